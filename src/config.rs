@@ -1,0 +1,349 @@
+//! The configuration: one typed [`Config`], read from a TOML file, the environment and flags, in that order of
+//! increasing precedence. Unknown keys are refused, and every message names the key.
+
+mod validate;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::logic::capacity::CapacityLimits;
+use crate::logic::scheduler::StepLimits;
+use crate::logic::scheduler::policy::{Policy, StepOrder};
+use crate::logic::wait_queue::QueueOrder;
+use crate::model::fake::FakeConfig;
+
+/// Every key with its default, as it is documented in the file itself.
+pub const DEFAULT_TOML: &str = include_str!("../config/default.toml");
+
+/// A configuration that could not be read; the text names the key, the file or the variable.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// Everything that can be set. `config/default.toml` says what each key means.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub server: ServerConfig,
+    pub model: ModelConfig,
+    pub runner: RunnerConfig,
+    pub kv: KvConfig,
+    pub scheduler: SchedulerConfig,
+    pub limits: LimitsConfig,
+    pub slo: SloConfig,
+    pub lifecycle: LifecycleConfig,
+    pub engine: EngineConfig,
+    pub log: LogConfig,
+    pub fake: FakeConfig,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerConfig {
+    pub listen: SocketAddr,
+    /// HTTP threads; 0 = one for each four cores, at least one.
+    pub workers: usize,
+    pub keep_alive_s: u64,
+    pub request_timeout_s: u64,
+    pub body_bytes_max: usize,
+    pub sse_keep_alive_s: u64,
+}
+
+/// Which model computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    Llama,
+    Fake,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    pub backend: Backend,
+    pub path: PathBuf,
+    /// The name that clients see; empty = the file's name without its ending.
+    pub name: String,
+    /// A Jinja file that replaces the model's own chat template; empty = the model's own.
+    pub chat_template: PathBuf,
+    pub gpu_layers: u32,
+}
+
+/// `auto`, or a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AutoOr {
+    Auto(Auto),
+    Count(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Auto {
+    Auto,
+}
+
+impl AutoOr {
+    /// The number, or what `auto` stands for.
+    #[must_use]
+    pub fn or(self, auto: u32) -> u32 {
+        match self {
+            Self::Auto(_) => auto,
+            Self::Count(n) => n,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlashAttention {
+    Auto,
+    On,
+    Off,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunnerConfig {
+    pub threads: AutoOr,
+    pub threads_batch: AutoOr,
+    pub n_batch: u32,
+    pub n_ubatch: u32,
+    pub flash_attention: FlashAttention,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvType {
+    F32,
+    F16,
+    Bf16,
+    Q8_0,
+    Q4_0,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KvConfig {
+    pub cells: u32,
+    pub type_k: KvType,
+    pub type_v: KvType,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyName {
+    Fifo,
+    Static,
+    Continuous,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulerConfig {
+    pub policy: PolicyName,
+    pub max_running: u32,
+    pub fill_timeout_ms: u64,
+    pub prefill_budget: u32,
+    pub order: StepOrder,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsConfig {
+    pub requests: usize,
+    pub request_bytes: usize,
+    pub tokens: u64,
+    pub max_output_tokens: u32,
+    pub default_max_tokens: u32,
+    pub unread_bytes: usize,
+    pub retry_after_s_max: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SloConfig {
+    /// 0 = none.
+    pub e2e_ms: u64,
+    /// 0 = none.
+    pub ttft_ms: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LifecycleConfig {
+    pub drain_grace_ms: u64,
+    pub drain_limit_s: u64,
+    pub step_age_limit_s: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineConfig {
+    pub check_invariants: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    pub filter: String,
+    pub format: LogFormat,
+}
+
+/// What the command line overrides.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Flags {
+    pub listen: Option<SocketAddr>,
+    pub backend: Option<Backend>,
+    pub model: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads the defaults, then `file`, then `CADENCED__SECTION__KEY` variables out of `env` (empty ones are
+    /// as good as unset), then `flags`; and checks the whole.
+    ///
+    /// # Errors
+    /// Names the key, the variable or the file at fault.
+    pub fn load(
+        file: Option<&Path>,
+        env: impl IntoIterator<Item = (String, String)>,
+        flags: &Flags,
+    ) -> Result<Self, ConfigError> {
+        use config::{Environment, File, FileFormat};
+        let mut builder =
+            config::Config::builder().add_source(File::from_str(DEFAULT_TOML, FileFormat::Toml));
+        if let Some(path) = file {
+            // Read here, so that the message carries the operating system's reason.
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| ConfigError(format!("cannot read {}: {e}", path.display())))?;
+            toml_keys_are_known(path, &text)?;
+            builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
+        }
+        let vars = env.into_iter().filter(|(k, v)| k.starts_with("CADENCED__") && !v.is_empty());
+        let environment = Environment::with_prefix("CADENCED")
+            .prefix_separator("__")
+            .separator("__")
+            .try_parsing(true)
+            .source(Some(vars.collect()));
+        let read = builder
+            .add_source(environment)
+            .build()
+            .and_then(config::Config::try_deserialize::<Self>)
+            .map_err(|e| ConfigError(in_own_words(&e.to_string(), file)))?;
+        let mut config = read;
+        if let Some(listen) = flags.listen {
+            config.server.listen = listen;
+        }
+        if let Some(backend) = flags.backend {
+            config.model.backend = backend;
+        }
+        if let Some(path) = &flags.model {
+            config.model.path.clone_from(path);
+        }
+        validate::validate(&config)?;
+        Ok(config)
+    }
+
+    /// How requests are scheduled.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        let s = &self.scheduler;
+        let max_running = s.max_running as usize;
+        match s.policy {
+            PolicyName::Fifo => Policy::Fifo,
+            PolicyName::Static => Policy::StaticBatch {
+                batch: max_running,
+                fill_timeout: Duration::from_millis(s.fill_timeout_ms),
+            },
+            PolicyName::Continuous => Policy::Continuous { max_running, order: s.order },
+        }
+    }
+
+    /// In which order they wait: by deadline where iterations make that worth something.
+    #[must_use]
+    pub fn queue_order(&self) -> QueueOrder {
+        match self.scheduler.policy {
+            PolicyName::Fifo | PolicyName::Static => QueueOrder::Arrival,
+            PolicyName::Continuous => QueueOrder::Deadline,
+        }
+    }
+
+    /// The bounds of a step.
+    #[must_use]
+    pub fn step_limits(&self) -> StepLimits {
+        StepLimits {
+            prefill_budget: self.scheduler.prefill_budget,
+            n_batch: self.runner.n_batch,
+        }
+    }
+
+    /// Sequence ids: one for each seat, and one for each that retires while the next takes its seat.
+    #[must_use]
+    pub fn sequences(&self) -> u32 {
+        (2 * self.policy().max_running() as u32).min(validate::SEQUENCES_MAX)
+    }
+
+    /// The name under which clients ask for the model.
+    #[must_use]
+    pub fn model_name(&self) -> String {
+        let m = &self.model;
+        match (m.name.as_str(), m.backend) {
+            ("", Backend::Fake) => "fake".into(),
+            ("", Backend::Llama) => {
+                m.path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned())
+            }
+            (name, _) => name.to_owned(),
+        }
+    }
+
+    /// The whole configuration as TOML, for `check-config`.
+    ///
+    /// # Errors
+    /// Never in practice: every value has a TOML form.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        toml::to_string(self).map_err(|e| ConfigError(e.to_string()))
+    }
+
+    /// The capacity cap.
+    #[must_use]
+    pub fn capacity(&self) -> CapacityLimits {
+        CapacityLimits {
+            requests: self.limits.requests,
+            bytes: self.limits.request_bytes,
+            tokens: self.limits.tokens,
+        }
+    }
+}
+
+/// The `config` crate merges files before it knows their keys, and then names no file. TOML's own errors, and
+/// sections that are no table, are therefore found here.
+fn toml_keys_are_known(path: &Path, text: &str) -> Result<(), ConfigError> {
+    config::Config::builder()
+        .add_source(config::File::from_str(text, config::FileFormat::Toml))
+        .build()
+        .map(|_| ())
+        .map_err(|e| ConfigError(format!("{}: {}", path.display(), one_line(&e.to_string()))))
+}
+
+fn in_own_words(message: &str, file: Option<&Path>) -> String {
+    let place = file.map(|p| format!("{}: ", p.display())).unwrap_or_default();
+    format!("configuration: {place}{}", one_line(message))
+}
+
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+//! What a configuration must satisfy beyond its types: each rule names its key, and plans that can't work are
+//! refused before anything is started.
+
+use super::{Backend, Config, ConfigError, FlashAttention, KvType, PolicyName};
+use crate::logic::kv::BLOCK_TOKENS;
+
+/// llama.cpp's own bound (`LLAMA_MAX_SEQ`).
+pub const SEQUENCES_MAX: u32 = 256;
+
+pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
+    let rule = |holds: bool, key: &str, message: String| {
+        if holds { Ok(()) } else { Err(ConfigError(format!("{key}: {message}"))) }
+    };
+    let at_least_1 = |key: &str, n: u64| rule(n >= 1, key, format!("{n} is less than 1"));
+
+    at_least_1("server.body_bytes_max", c.server.body_bytes_max as u64)?;
+    at_least_1("server.sse_keep_alive_s", c.server.sse_keep_alive_s)?;
+    at_least_1("server.keep_alive_s", c.server.keep_alive_s)?;
+    at_least_1("server.request_timeout_s", c.server.request_timeout_s)?;
+    rule(
+        c.server.workers <= 256,
+        "server.workers",
+        format!("{} is more than 256", c.server.workers),
+    )?;
+    rule(
+        c.model.backend == Backend::Fake || !c.model.path.as_os_str().is_empty(),
+        "model.path",
+        "is empty; name a GGUF file".into(),
+    )?;
+    for (key, threads) in
+        [("runner.threads", c.runner.threads), ("runner.threads_batch", c.runner.threads_batch)]
+    {
+        let n = threads.or(1);
+        rule((1..=512).contains(&n), key, format!("{n} is not between 1 and 512"))?;
+    }
+    at_least_1("runner.n_ubatch", c.runner.n_ubatch.into())?;
+    rule(
+        c.runner.n_ubatch <= c.runner.n_batch,
+        "runner.n_ubatch",
+        format!("{} is more than runner.n_batch = {}", c.runner.n_ubatch, c.runner.n_batch),
+    )?;
+    rule(
+        c.kv.cells >= BLOCK_TOKENS && c.kv.cells.is_multiple_of(256),
+        "kv.cells",
+        format!("{} is not a positive multiple of 256, which is llama.cpp's grain", c.kv.cells),
+    )?;
+    rule(
+        c.runner.flash_attention != FlashAttention::Off
+            || matches!(c.kv.type_v, KvType::F32 | KvType::F16 | KvType::Bf16),
+        "kv.type_v",
+        "a quantised V cache needs runner.flash_attention".into(),
+    )?;
+    scheduler(c, rule)?;
+    at_least_1("limits.requests", c.limits.requests as u64)?;
+    at_least_1("limits.tokens", c.limits.tokens)?;
+    at_least_1("limits.request_bytes", c.limits.request_bytes as u64)?;
+    at_least_1("limits.unread_bytes", c.limits.unread_bytes as u64)?;
+    at_least_1("limits.max_output_tokens", c.limits.max_output_tokens.into())?;
+    at_least_1("limits.default_max_tokens", c.limits.default_max_tokens.into())?;
+    rule(
+        c.limits.default_max_tokens <= c.limits.max_output_tokens,
+        "limits.default_max_tokens",
+        format!(
+            "{} is more than limits.max_output_tokens = {}",
+            c.limits.default_max_tokens, c.limits.max_output_tokens
+        ),
+    )?;
+    rule(
+        (1..=60).contains(&c.limits.retry_after_s_max),
+        "limits.retry_after_s_max",
+        format!("{} is not between 1 and 60", c.limits.retry_after_s_max),
+    )?;
+    at_least_1("lifecycle.step_age_limit_s", c.lifecycle.step_age_limit_s)?;
+    at_least_1("lifecycle.drain_limit_s", c.lifecycle.drain_limit_s)?;
+    rule(
+        c.fake.length_min >= 1 && c.fake.length_min <= c.fake.length_max,
+        "fake.length_min",
+        format!("{} is not between 1 and fake.length_max", c.fake.length_min),
+    )?;
+    for (key, x) in [
+        ("fake.step_us", c.fake.step_us),
+        ("fake.prefill_token_us", c.fake.prefill_token_us),
+        ("fake.decode_seq_us", c.fake.decode_seq_us),
+        ("fake.cached_token_us", c.fake.cached_token_us),
+        ("fake.length_log_sd", c.fake.length_log_sd),
+    ] {
+        rule(x >= 0.0 && x.is_finite(), key, format!("{x} is not a number of at least 0"))?;
+    }
+    Ok(())
+}
+
+fn scheduler(
+    c: &Config,
+    rule: impl Fn(bool, &str, String) -> Result<(), ConfigError>,
+) -> Result<(), ConfigError> {
+    let s = &c.scheduler;
+    rule(
+        (1..=SEQUENCES_MAX).contains(&s.max_running),
+        "scheduler.max_running",
+        format!("{} is not between 1 and {SEQUENCES_MAX}, llama.cpp's number of sequences", s.max_running),
+    )?;
+    rule(
+        s.prefill_budget >= 1,
+        "scheduler.prefill_budget",
+        format!("{} is less than 1", s.prefill_budget),
+    )?;
+    let rows = if s.policy == PolicyName::Fifo { 1 } else { s.max_running };
+    rule(
+        u64::from(s.prefill_budget) + u64::from(rows) <= u64::from(c.runner.n_batch),
+        "scheduler.prefill_budget",
+        format!(
+            "{} prompt tokens and {rows} decode rows do not fit into runner.n_batch = {}",
+            s.prefill_budget, c.runner.n_batch
+        ),
+    )
+}

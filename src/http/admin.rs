@@ -1,0 +1,84 @@
+//! The operator's routes: `/health`, `/ready`, `/stats`, `/metrics`. None asks the engine anything, so all
+//! answer while a decode blocks.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use actix_web::HttpResponse;
+use actix_web::web::Data;
+use serde_json::json;
+
+use super::errors;
+use super::state::AppState;
+use crate::error::ServeError;
+use crate::lifecycle::Phase;
+use crate::logic::request::Outcome;
+
+/// Alive: also while starting and draining, since restarting would help neither.
+pub async fn health() -> HttpResponse {
+    HttpResponse::Ok().json(json!({ "status": "ok" }))
+}
+
+/// Whether new work should be sent here.
+pub async fn ready(state: Data<AppState>) -> HttpResponse {
+    match state.lifecycle.phase() {
+        Phase::Ready => HttpResponse::Ok().json(json!({ "status": "ready" })),
+        Phase::Starting => errors::response(&ServeError::NotReady {
+            retry_after: 2,
+        }),
+        Phase::Leaving | Phase::Draining => {
+            errors::response(&ServeError::Draining { retry_after: state.retry_after() })
+        }
+    }
+}
+
+/// The daemon's state as JSON.
+pub async fn stats(state: Data<AppState>) -> HttpResponse {
+    let p = &state.shared.published;
+    let kv = p.kv();
+    let held = state.capacity.held();
+    let ended: serde_json::Map<String, serde_json::Value> = Outcome::ALL
+        .iter()
+        .map(|o| (o.label().to_owned(), state.shared.accounts.ended(*o).into()))
+        .collect();
+    let served = state.served.get();
+    HttpResponse::Ok().json(json!({
+        "rung": state.config.policy().rung(),
+        "backend": state.config.model.backend,
+        "model": served.map(|s| &s.name),
+        "context": served.map(|s| s.front.context),
+        "phase": format!("{:?}", state.lifecycle.phase()).to_lowercase(),
+        "waiting": p.waiting.load(Relaxed),
+        "running": p.running.load(Relaxed),
+        "in_flight": state.lifecycle.in_flight(),
+        "held": { "requests": held.requests, "bytes": held.bytes, "tokens": held.tokens },
+        "requests": ended,
+        "kv": {
+            "blocks_total": kv.blocks_total,
+            "blocks_free": kv.blocks_free,
+            "block_tokens": crate::logic::kv::BLOCK_TOKENS,
+        },
+        "sequences": { "total": kv.sequences_total, "free": kv.sequences_free },
+        "prefix": {
+            "lookup_tokens": p.prefix_lookup_tokens.load(Relaxed),
+            "hit_tokens": p.prefix_hit_tokens.load(Relaxed),
+            "blocks_held": p.prefix_blocks.load(Relaxed),
+        },
+        "engine": {
+            "steps": p.steps.load(Relaxed),
+            "stale_steps": p.stale_steps.load(Relaxed),
+            "step_ms": p.step_ms(),
+            "tokens_per_s": p.tokens_per_s(),
+            "generated_tokens": state.shared.accounts.metrics.generated.get(),
+            "prefilled_tokens": state.shared.accounts.metrics.prefilled.get(),
+        },
+        "effective": served.map(|s| &s.engine.effective),
+    }))
+}
+
+/// Prometheus' exposition.
+pub async fn metrics(state: Data<AppState>) -> HttpResponse {
+    match state.shared.accounts.metrics.render(&state.shared.published) {
+        Ok(text) => HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(text),
+        Err(e) => errors::response(&ServeError::Engine { message: e.to_string() }),
+    }
+}

@@ -1,0 +1,78 @@
+//! The HTTP server: routes, limits and connection handling.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use actix_web::body::MessageBody;
+use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
+use actix_web::middleware::{Next, from_fn};
+use actix_web::web::{self, Data};
+use actix_web::{App, HttpServer};
+use actix_web_lab::middleware::CatchPanic;
+
+use super::state::AppState;
+use super::{admin, chat, errors, models};
+use crate::lifecycle::Phase;
+
+/// A server on `listener`; it serves once it is awaited or spawned.
+///
+/// # Errors
+/// When the listener can't be used.
+pub fn server(state: Data<AppState>, listener: TcpListener) -> std::io::Result<Server> {
+    let config = state.config.server.clone();
+    let workers = match config.workers {
+        0 => std::thread::available_parallelism().map_or(1, |n| (n.get() / 4).max(1)),
+        n => n,
+    };
+    let server = HttpServer::new(move || {
+        App::new()
+            .app_data(state.clone())
+            .wrap(from_fn(close_while_draining))
+            .wrap(CatchPanic::default())
+            .configure(routes)
+            .default_service(web::to(errors::not_found))
+    })
+    .workers(workers)
+    .keep_alive(Duration::from_secs(config.keep_alive_s))
+    .client_request_timeout(Duration::from_secs(config.request_timeout_s))
+    // A client that half-closes has left; noticed at once instead of at the next write.
+    .h1_allow_half_closed(false)
+    .tcp_nodelay(true)
+    // The daemon has its own signal handling and its own drain; this is for what is left after it.
+    .disable_signals()
+    .shutdown_timeout(1)
+    .listen(listener)?;
+    Ok(server.run())
+}
+
+fn routes(app: &mut web::ServiceConfig) {
+    let get = |path: &str, route: actix_web::Route| {
+        web::resource(path.to_owned()).route(route).default_service(errors::only("GET"))
+    };
+    app.service(
+        web::resource("/v1/chat/completions")
+            .route(web::post().to(chat::chat))
+            .default_service(errors::only("POST")),
+    )
+    .service(get("/v1/models", web::get().to(models::models)))
+    .service(get("/health", web::get().to(admin::health)))
+    .service(get("/ready", web::get().to(admin::ready)))
+    .service(get("/stats", web::get().to(admin::stats)))
+    .service(get("/metrics", web::get().to(admin::metrics)));
+}
+
+/// In a drain every response ends its connection, so that no client keeps sending on an old one.
+async fn close_while_draining(
+    request: ServiceRequest,
+    next: Next<impl MessageBody>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    let state = request.app_data::<Data<AppState>>().cloned();
+    let mut response = next.call(request).await?;
+    if state.is_some_and(|s| s.lifecycle.phase() >= Phase::Leaving) {
+        response
+            .response_mut()
+            .head_mut()
+            .set_connection_type(actix_web::http::ConnectionType::Close);
+    }
+    Ok(response)
+}

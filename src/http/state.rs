@@ -1,0 +1,67 @@
+//! What every HTTP thread shares.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use super::openai::RequestLimits;
+use crate::config::Config;
+use crate::ids::RequestId;
+use crate::lifecycle::Lifecycle;
+use crate::logic::admission::RetryAfter;
+use crate::logic::capacity::Capacity;
+use crate::model::ModelFront;
+use crate::system::{Engine, Shared};
+
+/// A model that is loaded, behind an engine that runs.
+pub struct Served {
+    pub engine: Engine,
+    pub front: ModelFront,
+    /// As clients name it.
+    pub name: String,
+    /// Unix time at which it was loaded.
+    pub created: u64,
+}
+
+/// See the module's text.
+pub struct AppState {
+    pub config: Config,
+    pub shared: Shared,
+    pub lifecycle: Lifecycle,
+    pub capacity: Arc<Capacity>,
+    pub request_limits: RequestLimits,
+    pub retry: RetryAfter,
+    /// Set once the model is loaded; the server answers `/health` before.
+    pub served: OnceLock<Arc<Served>>,
+    next_id: AtomicU64,
+}
+
+impl AppState {
+    /// The state of a server without a model yet.
+    #[must_use]
+    pub fn new(config: Config, shared: Shared, request_limits: RequestLimits) -> Self {
+        Self {
+            lifecycle: Lifecycle::default(),
+            capacity: Capacity::new(config.capacity()),
+            retry: RetryAfter {
+                cap: std::time::Duration::from_secs(config.limits.retry_after_s_max),
+            },
+            served: OnceLock::new(),
+            next_id: AtomicU64::new(1),
+            config,
+            shared,
+            request_limits,
+        }
+    }
+
+    /// A fresh request's id.
+    pub fn next_id(&self) -> RequestId {
+        RequestId(self.next_id.fetch_add(1, Relaxed))
+    }
+
+    /// In how many seconds a client that is refused now should come back.
+    #[must_use]
+    pub fn retry_after(&self) -> u64 {
+        let salt = self.next_id.fetch_add(1, Relaxed);
+        self.retry.seconds(&self.shared.published.snapshot(), salt).into()
+    }
+}

@@ -1,0 +1,96 @@
+//! What travels with a request through the engine: its prompt, how to sample it, its reply's text so far and
+//! its way back to the client. One owner at a time; it ends exactly once, through [`Job::end`] or `Drop`.
+
+use std::sync::Arc;
+
+use crate::error::ServeError;
+use crate::ids::TokenId;
+use crate::logic::output::TextAssembler;
+use crate::logic::request::{FinishReason, Outcome, RequestSpec};
+use crate::logic::time::Timestamp;
+use crate::model::sampling::SamplingParams;
+use crate::model::vocab::Vocab;
+use crate::reply::{Frame, ReplySender, SendFailure, Usage};
+use crate::telemetry::accounts::Ticket;
+
+/// See the module's text.
+pub struct Job {
+    pub prompt: Arc<[TokenId]>,
+    pub sampling: SamplingParams,
+    /// Goes on past the model's own end, up to `max_tokens`.
+    pub ignore_eos: bool,
+    pub text: TextAssembler,
+    pub reply: ReplySender,
+    pub ticket: Ticket,
+    pub vocab: Arc<Vocab>,
+    pub cached_tokens: u32,
+    pub first_token_at: Option<Timestamp>,
+}
+
+impl Job {
+    /// Takes a token of the reply and passes on what text it completes. `Some` when the reply ends with it.
+    pub fn deliver(&mut self, token: TokenId, now: Timestamp) -> Option<Outcome> {
+        self.first_token_at.get_or_insert(now);
+        if self.vocab.is_eog(token) && !self.ignore_eos {
+            return Some(Outcome::Finished(FinishReason::Stop));
+        }
+        let mut out = String::new();
+        let stopped = self.text.push(self.vocab.piece(token), &mut out);
+        if !out.is_empty()
+            && let Err(failure) = self.reply.text(out)
+        {
+            return Some(lost(failure));
+        }
+        if self.reply.is_abandoned() {
+            return Some(Outcome::Cancelled);
+        }
+        stopped.then_some(Outcome::Finished(FinishReason::Stop))
+    }
+
+    /// Ends the request: the last text, the end of the reply, the account.
+    pub fn end(mut self, spec: &RequestSpec, generated: u32, outcome: Outcome, now: Timestamp) {
+        let usage = Usage {
+            prompt_tokens: spec.prompt_tokens,
+            completion_tokens: generated,
+            cached_tokens: self.cached_tokens,
+        };
+        // The seat first: a client that has its reply may send the next request at once.
+        drop(self.ticket.reservation.take());
+        let sent = match outcome {
+            Outcome::Finished(reason) => self.flush().and_then(|()| {
+                self.reply.end(Frame::Finished { reason, usage })
+            }),
+            Outcome::SlowReader => self.reply.end(Frame::Failed(ServeError::SlowReader)),
+            Outcome::Failed => self.reply.end(Frame::Failed(ServeError::Engine {
+                message: "the model failed on this request".into(),
+            })),
+            // Nobody is there to be told.
+            Outcome::Cancelled | Outcome::Invalid | Outcome::Refused | Outcome::Drained => Ok(()),
+        };
+        // A client that left just before the end did not get it.
+        let outcome = match (outcome, sent) {
+            (Outcome::Finished(_), Err(failure)) => lost(failure),
+            (outcome, _) => outcome,
+        };
+        self.ticket.end(outcome, spec, usage, self.first_token_at, now);
+    }
+
+    /// Whether the client has gone away.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.reply.is_abandoned()
+    }
+
+    fn flush(&mut self) -> Result<(), SendFailure> {
+        let mut rest = String::new();
+        self.text.finish(&mut rest);
+        if rest.is_empty() { Ok(()) } else { self.reply.text(rest) }
+    }
+}
+
+fn lost(failure: SendFailure) -> Outcome {
+    match failure {
+        SendFailure::Gone => Outcome::Cancelled,
+        SendFailure::Slow => Outcome::SlowReader,
+    }
+}

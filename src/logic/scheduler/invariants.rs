@@ -1,0 +1,80 @@
+//! What must hold for every plan. Named, so that the property tests and, behind `engine.check_invariants`,
+//! the running daemon call the same checks.
+
+use super::{Scheduler, step::StepPlan, step::Work};
+
+/// Checks a plan that has just been made.
+///
+/// # Panics
+/// With the invariant's name, if one does not hold.
+pub fn assert_plan<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
+    one_row_for_each_running_sequence(scheduler, plan);
+    never_decoded_while_prefilling(scheduler, plan);
+    within_budgets(scheduler, plan);
+    removed_sequences_do_not_run(plan);
+    cells_within_lease(scheduler, plan);
+}
+
+fn one_row_for_each_running_sequence<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
+    for (i, row) in plan.rows.iter().enumerate() {
+        let s = scheduler.running().iter().find(|s| s.spec.id == row.request);
+        assert!(
+            s.is_some_and(|s| s.lease.seq == row.seq),
+            "row for {} which does not run as that sequence",
+            row.request
+        );
+        assert!(
+            plan.rows[..i].iter().all(|r| r.seq != row.seq),
+            "two rows for sequence {:?}",
+            row.seq
+        );
+    }
+}
+
+fn never_decoded_while_prefilling<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
+    for row in &plan.rows {
+        let Some(s) = scheduler.running().iter().find(|s| s.spec.id == row.request) else { continue };
+        match row.work {
+            Work::Decode { .. } => assert_eq!(
+                s.num_computed, s.spec.prompt_tokens,
+                "{} is decoded while it prefills",
+                row.request
+            ),
+            Work::Prefill { start, len, last } => {
+                assert_eq!(start, s.num_computed, "{}: a hole in the prefill", row.request);
+                assert!(len > 0, "{}: an empty chunk", row.request);
+                assert_eq!(last, start + len == s.spec.prompt_tokens, "{}: wrong end", row.request);
+            }
+        }
+    }
+}
+
+fn within_budgets<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
+    let limits = scheduler.limits();
+    let prefill: u32 = plan
+        .rows
+        .iter()
+        .filter(|r| matches!(r.work, Work::Prefill { .. }))
+        .map(|r| r.work.tokens())
+        .sum();
+    assert!(prefill <= limits.prefill_budget, "{prefill} prompt tokens exceed the prefill budget");
+    assert!(plan.tokens() <= limits.n_batch, "{} tokens exceed n_batch", plan.tokens());
+}
+
+fn removed_sequences_do_not_run(plan: &StepPlan) {
+    for seq in &plan.removals {
+        assert!(plan.rows.iter().all(|r| r.seq != *seq), "{seq:?} is removed and runs");
+    }
+}
+
+fn cells_within_lease<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
+    for row in &plan.rows {
+        let Some(s) = scheduler.running().iter().find(|s| s.spec.id == row.request) else { continue };
+        let end = row.work.position() + row.work.tokens();
+        assert!(
+            end <= s.lease.blocks * crate::logic::kv::BLOCK_TOKENS,
+            "{} writes cell {end} beyond its lease",
+            row.request
+        );
+    }
+}

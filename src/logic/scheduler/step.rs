@@ -1,0 +1,85 @@
+//! One step as data: what the model shall do, and what came of it.
+
+use crate::ids::{RequestId, SeqId, StepId, TokenId};
+
+/// A frozen plan. The engine executes it as a whole, removals first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StepPlan {
+    pub id: StepId,
+    /// Sequences whose cells go back to the pool before anything is decoded.
+    pub removals: Vec<SeqId>,
+    /// At most one row for each sequence.
+    pub rows: Vec<RowPlan>,
+}
+
+impl StepPlan {
+    /// Whether there is nothing to do, not even memory to give back.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.removals.is_empty() && self.rows.is_empty()
+    }
+
+    /// Tokens that go through the model.
+    #[must_use]
+    pub fn tokens(&self) -> u32 {
+        self.rows.iter().map(|r| r.work.tokens()).sum()
+    }
+}
+
+/// What one sequence does in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowPlan {
+    /// Place in the running set as it was planned.
+    pub index: usize,
+    pub request: RequestId,
+    pub seq: SeqId,
+    pub work: Work,
+}
+
+/// A chunk of the prompt, or one token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Prompt tokens `start .. start + len`; the last chunk samples the first token of the reply.
+    Prefill { start: u32, len: u32, last: bool },
+    /// Feeds the token sampled last at `position` and samples the reply's token number `index`.
+    Decode { position: u32, token: TokenId, index: u32 },
+}
+
+impl Work {
+    /// Tokens that it puts into the batch.
+    #[must_use]
+    pub fn tokens(self) -> u32 {
+        match self {
+            Self::Prefill { len, .. } => len,
+            Self::Decode { .. } => 1,
+        }
+    }
+
+    /// The position of its first token, from which on its cells are cleared if it fails.
+    #[must_use]
+    pub fn position(self) -> u32 {
+        match self {
+            Self::Prefill { start, .. } => start,
+            Self::Decode { position, .. } => position,
+        }
+    }
+
+    /// Which token of the reply it samples, if any.
+    #[must_use]
+    pub fn samples(self) -> Option<u32> {
+        match self {
+            Self::Prefill { last, .. } => last.then_some(0),
+            Self::Decode { index, .. } => Some(index),
+        }
+    }
+}
+
+/// What came of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowResult {
+    /// The chunk is computed; more of the prompt follows.
+    Advanced,
+    Sampled(TokenId),
+    /// The model refused this row with llama.cpp's code; its cells from the row's position on are gone.
+    Failed(i32),
+}

@@ -1,0 +1,77 @@
+//! The `cadenced` command.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cadenced::config::{Backend, Config, ConfigError, Flags};
+use clap::{Args, Parser, Subcommand};
+
+/// An SLO-aware LLM serving daemon.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve a model.
+    Serve(ConfigArgs),
+    /// Read and check a configuration, print what would be in force, and exit.
+    CheckConfig(ConfigArgs),
+}
+
+#[derive(Args)]
+struct ConfigArgs {
+    /// A TOML file; it need name only what differs from config/default.toml.
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+    /// Overrides server.listen.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// Overrides model.backend.
+    #[arg(long)]
+    backend: Option<Backend>,
+    /// Overrides model.path.
+    #[arg(long)]
+    model: Option<PathBuf>,
+}
+
+impl ConfigArgs {
+    fn load(self) -> Result<Config, ConfigError> {
+        let flags = Flags { listen: self.listen, backend: self.backend, model: self.model };
+        // A variable that is not UTF-8 is none of ours.
+        let env = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+        let config = Config::load(self.config.as_deref(), env, &flags)?;
+        cadenced::telemetry::logging::start(&config.log)?;
+        Ok(config)
+    }
+}
+
+/// sysexits.h's EX_USAGE: what cannot start because of how it was told to.
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let cli = Cli::try_parse().unwrap_or_else(|e| {
+        let code = if e.use_stderr() { i32::from(USAGE) } else { 0 };
+        let _ = e.print();
+        std::process::exit(code)
+    });
+    let loaded = match cli.command {
+        Command::Serve(args) => args.load().map(|config| cadenced::serve::run(config).code()),
+        Command::CheckConfig(args) => args.load().and_then(|config| {
+            println!("{}", config.to_toml()?);
+            Ok(0)
+        }),
+    };
+    match loaded {
+        // Not a return: an arbiter inside a long decode would be waited for.
+        Ok(code) => std::process::exit(code),
+        Err(e) => {
+            eprintln!("cadenced: {e}");
+            ExitCode::from(USAGE)
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Every message between actors: the protocol on one page.
+//!
+//! Commands are imperative, events are in the past tense. Requests travel as `(RequestSpec, Job)`; who holds
+//! the pair owns the request. The direction of each message is in its text; [`crate::system`] wires them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Message;
+
+use crate::ids::{RequestId, SeqId, TokenId};
+use crate::job::Job;
+use crate::logic::capacity::CapacityExceeded;
+use crate::logic::kv::Lease;
+use crate::logic::request::RequestSpec;
+use crate::logic::scheduler::step::{RowResult, StepPlan};
+use crate::logic::time::Timestamp;
+use crate::logic::wait_queue::TakeRule;
+use crate::model::sampling::SamplingParams;
+
+/// A request with all that belongs to it.
+pub type Owned = (RequestSpec, Job);
+
+/// HTTP → Admission: may this request in? The answer comes when it is in the wait queue or refused.
+#[derive(Message)]
+#[rtype(result = "Result<(), Refused>")]
+pub struct Submit(pub RequestSpec, pub Job);
+
+/// Admission's "no".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused {
+    pub reason: CapacityExceeded,
+    pub retry_after_s: u32,
+}
+
+/// Admission → WaitQueue: an admitted request.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Enqueue(pub Owned);
+
+/// WaitQueue → Scheduler: there is something to take.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+pub struct WorkWaiting;
+
+/// Scheduler → WaitQueue: give me what shall run next.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+pub struct Take(pub TakeRule);
+
+/// WaitQueue → Scheduler: these shall run; if there are none though some wait, ask again at that moment.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Taken {
+    pub requests: Vec<Owned>,
+    pub ask_again: Option<Timestamp>,
+}
+
+/// Scheduler → WaitQueue: these could not start.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct PutBack(pub Vec<Owned>);
+
+/// Scheduler → PrefixCache: how much of each of these prompts is cached?
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct MatchPrefix(pub Vec<Arc<[TokenId]>>);
+
+/// PrefixCache → Scheduler: leading tokens that are cached, for each prompt asked about.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct PrefixMatched(pub Vec<u32>);
+
+/// Scheduler → KvManager: reserve so many blocks, and a sequence, for each of these, in this order.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reserve(pub Vec<u32>);
+
+/// KvManager → Scheduler: leases for the first of those asked for; fewer than asked when the pool is short.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Granted(pub Vec<Lease>);
+
+/// Scheduler → KvManager: the cells of these sequences are gone from the model's memory.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Release(pub Vec<SeqId>);
+
+/// Scheduler → ModelRunner: compute this. The buffers come back in [`StepDone`].
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct RunStep(pub Box<StepBuffers>);
+
+/// ModelRunner → Scheduler: it is computed.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct StepDone(pub Box<StepBuffers>);
+
+/// Client's disconnect → WaitQueue and Scheduler: wherever the request is, it shall end. The dropped reply
+/// channel says the same, so a Cancel that overtakes its request loses nothing.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+pub struct Cancel(pub RequestId);
+
+/// A step on its way to the runner and back: made once, then reused.
+#[derive(Default)]
+pub struct StepBuffers {
+    pub plan: StepPlan,
+    /// One for each row of the plan.
+    pub inputs: Vec<RowInput>,
+    /// One for each row of the plan, filled by the runner.
+    pub results: Vec<RowResult>,
+    /// The scheduler had no pause since the step before: the time between the two is host work.
+    pub back_to_back: bool,
+    /// Removals, decode and sampling, filled by the runner.
+    pub model_time: Duration,
+}
+
+/// What the runner needs beside the plan's row.
+pub struct RowInput {
+    /// The prompt, for a row that prefills.
+    pub prompt: Option<Arc<[TokenId]>>,
+    pub sampling: SamplingParams,
+}

@@ -1,0 +1,243 @@
+//! `cadenced serve`: from a configuration to an exit code.
+//!
+//! Listen → load → start the engine → warm up → ready → (signal or failure) → drain → exit. The socket comes
+//! first, so that a busy port is found before a model is loaded and `/health` answers while it loads.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::web::Data;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::clock::Clock;
+use crate::config::{Backend, Config};
+use crate::error::ServeError;
+use crate::http::openai::{RequestLimits, Slo};
+use crate::http::server;
+use crate::http::state::{AppState, Served};
+use crate::lifecycle::Phase;
+use crate::logic::request::Outcome;
+use crate::model::fake::{self, FakeBackend, FakeEncoder};
+use crate::model::llama::{LlamaBackend, LoadedModel, ModelError};
+use crate::model::{ModelBackend, ModelFront};
+use crate::system::{self, Shared};
+use crate::telemetry::accounts::Accounts;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::published::Published;
+use crate::{listen, warm_up, watchdog};
+
+/// How the process ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// Drained, as it was told to.
+    Clean,
+    /// It can't serve: port or model.
+    Unavailable,
+    /// Something inside failed.
+    Internal,
+    /// A second signal: ended at once.
+    Interrupted,
+}
+
+impl Exit {
+    /// The process's exit code; the first ones are sysexits.h's.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        match self {
+            Self::Clean => 0,
+            Self::Unavailable => 69,
+            Self::Internal => 70,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// Serves until told to stop. The caller exits with the result; threads may still run.
+pub fn run(config: Config) -> Exit {
+    // The watchdog tells of a dead actor; the panic itself is told here, in one line.
+    std::panic::set_hook(Box::new(|info| tracing::error!("panic: {info}")));
+    let listener = match listen::listener(config.server.listen) {
+        Ok(listener) => listener,
+        Err(e) => return unavailable(&format!("server.listen: {e}")),
+    };
+    actix_rt::System::new().block_on(serve(config, listener))
+}
+
+fn unavailable(why: &str) -> Exit {
+    tracing::error!("{why}");
+    Exit::Unavailable
+}
+
+async fn serve(config: Config, listener: TcpListener) -> Exit {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("signal handlers can't be installed");
+        return Exit::Internal;
+    };
+    let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
+    let state = match state(config) {
+        Ok(state) => state,
+        Err(e) => {
+            tracing::error!("metrics: {e}");
+            return Exit::Internal;
+        }
+    };
+    let server = match server::server(state.clone(), listener) {
+        Ok(server) => server,
+        Err(e) => return unavailable(&format!("server.listen: {address}: {e}")),
+    };
+    let http = server.handle();
+    actix_rt::spawn(server);
+    tracing::info!("listening on http://{address}");
+
+    let exit = tokio::select! {
+        exit = serve_until_failure(&state) => exit,
+        exit = serve_until_told(&state, &mut terminate, &mut interrupt) => exit,
+    };
+    // What is left has been told its end; this closes the sockets.
+    let _ = tokio::time::timeout(Duration::from_secs(2), http.stop(true)).await;
+    if let Some(served) = state.served.get() {
+        served.engine.stop();
+    }
+    exit
+}
+
+fn state(config: Config) -> Result<Data<AppState>, prometheus::Error> {
+    let shared = Shared {
+        clock: Clock::start(),
+        published: Arc::new(Published::default()),
+        accounts: Accounts::new(Metrics::new()?),
+    };
+    let some = |ms: u64| (ms > 0).then_some(ms);
+    let limits = RequestLimits {
+        max_output_tokens: config.limits.max_output_tokens,
+        default_max_tokens: config.limits.default_max_tokens,
+        default_slo: Slo { e2e_ms: some(config.slo.e2e_ms), ttft_ms: some(config.slo.ttft_ms) },
+        max_stop_strings: 4,
+        max_stop_bytes: 1024,
+        max_messages: 4096,
+        max_json_values: 100_000,
+    };
+    Ok(Data::new(AppState::new(config, shared, limits)))
+}
+
+/// Starts the engine and watches over it. Returns when it can't be started or something in it died.
+async fn serve_until_failure(state: &Data<AppState>) -> Exit {
+    let served = match start(state).await {
+        Ok(served) => Arc::new(served),
+        Err(ModelError(why)) => return unavailable(&why),
+    };
+    let _ = state.served.set(Arc::clone(&served));
+    let watch = watchdog::until_dead(state, &served.engine);
+    let warm = async {
+        let limit = Duration::from_secs(state.config.lifecycle.step_age_limit_s);
+        match warm_up::generate(&served, &state.shared, limit).await {
+            Ok(()) => {
+                state.lifecycle.enter(Phase::Ready);
+                notify(&[sd_notify::NotifyState::Ready]);
+                tracing::info!(model = served.name, rung = state.config.policy().rung(), "ready");
+                std::future::pending().await
+            }
+            Err(why) => why,
+        }
+    };
+    let why = tokio::select! { why = watch => why, why = warm => why };
+    tracing::error!("{why}; ending every request and the process");
+    end_all(state, ServeError::Engine { message: why }, Outcome::Failed).await;
+    Exit::Internal
+}
+
+async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
+    let config = state.config.clone();
+    let sequences = config.sequences();
+    let (front, make): (ModelFront, Box<dyn FnOnce() -> Made + Send>) = match config.model.backend {
+        Backend::Fake => {
+            let encoder = FakeEncoder { fault_marker: config.fake.fault_marker.clone() };
+            let front = ModelFront {
+                encoder: Arc::new(encoder),
+                vocab: Arc::new(fake::vocab()),
+                context: config.kv.cells,
+            };
+            let (fake, n_batch, cells) = (config.fake.clone(), config.runner.n_batch, config.kv.cells);
+            (front, Box::new(move || Ok(Box::new(FakeBackend::new(fake, n_batch, cells)) as _)))
+        }
+        Backend::Llama => {
+            let model = config.model.clone();
+            let loaded = tokio::task::spawn_blocking(move || LoadedModel::load(&model))
+                .await
+                .map_err(|e| ModelError(format!("loading the model: {e}")))??;
+            let front = ModelFront {
+                encoder: Arc::new(loaded.clone()),
+                vocab: Arc::clone(&loaded.vocab),
+                context: loaded.n_ctx_train.min(config.kv.cells),
+            };
+            let (runner, kv) = (config.runner.clone(), config.kv.clone());
+            let make = move || {
+                LlamaBackend::new(&loaded, &runner, &kv, sequences).map(|b| Box::new(b) as _)
+            };
+            (front, Box::new(make))
+        }
+    };
+    let engine = system::start(&config, &state.shared, make).await?;
+    let created = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    tracing::info!(context = front.context, effective = ?engine.effective, "engine started");
+    Ok(Served { engine, front, name: config.model_name(), created })
+}
+
+type Made = Result<Box<dyn ModelBackend>, ModelError>;
+
+/// Returns after the drain that a signal starts, or at once at the second signal.
+async fn serve_until_told(
+    state: &Data<AppState>,
+    terminate: &mut Signal,
+    interrupt: &mut Signal,
+) -> Exit {
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    tracing::info!(in_flight = state.lifecycle.in_flight(), "draining");
+    tokio::select! {
+        () = drain(state) => Exit::Clean,
+        _ = terminate.recv() => Exit::Interrupted,
+        _ = interrupt.recv() => Exit::Interrupted,
+    }
+}
+
+async fn drain(state: &Data<AppState>) {
+    let config = &state.config.lifecycle;
+    state.lifecycle.enter(Phase::Leaving);
+    notify(&[sd_notify::NotifyState::Stopping]);
+    tokio::time::sleep(Duration::from_millis(config.drain_grace_ms)).await;
+    state.lifecycle.enter(Phase::Draining);
+    let limit = Duration::from_secs(config.drain_limit_s);
+    if tokio::time::timeout(limit, nothing_in_flight(state)).await.is_err() {
+        let in_flight = state.lifecycle.in_flight();
+        tracing::warn!(in_flight, "the drain limit has passed; ending what still runs");
+        let error = ServeError::Draining { retry_after: 1 };
+        end_all(state, error, Outcome::Drained).await;
+    }
+    tracing::info!("drained");
+}
+
+/// Tells every open reply that it ends, and gives the sockets a moment to say so.
+async fn end_all(state: &Data<AppState>, error: ServeError, outcome: Outcome) {
+    state.lifecycle.enter(Phase::Draining);
+    state.shared.accounts.cut(outcome);
+    state.lifecycle.cut(error);
+    let _ = tokio::time::timeout(Duration::from_secs(1), nothing_in_flight(state)).await;
+}
+
+async fn nothing_in_flight(state: &Data<AppState>) {
+    while state.lifecycle.in_flight() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(states) {
+        tracing::warn!("systemd could not be notified: {e}");
+    }
+}
+

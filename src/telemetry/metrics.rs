@@ -1,0 +1,115 @@
+//! Every metric: its name, its help and its labels, in one place.
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    TextEncoder,
+};
+
+use super::published::Published;
+use crate::logic::request::Outcome;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The daemon's metrics. Gauges of the engine are read off [`Published`] at each scrape.
+pub struct Metrics {
+    registry: Registry,
+    pub requests: IntCounterVec,
+    /// From arrival to the first token, for requests that had one.
+    pub ttft: Histogram,
+    /// From arrival to the end, for complete replies.
+    pub e2e: Histogram,
+    /// Host work of a step: all but the model's own time.
+    pub step_host: Histogram,
+    /// The model's part of a step: memory operations, decode, sampling.
+    pub step_model: Histogram,
+    pub http_in_flight: IntGauge,
+    waiting: IntGauge,
+    running: IntGauge,
+    kv_blocks_free: IntGauge,
+    kv_blocks_total: IntGauge,
+    sequences_free: IntGauge,
+    pub generated: IntCounter,
+    pub prefilled: IntCounter,
+}
+
+const SECONDS: &[f64] = &[
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0,
+];
+const STEP_SECONDS: &[f64] =
+    &[0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 5.0];
+const HOST_SECONDS: &[f64] = &[
+    5e-6, 1e-5, 2e-5, 3e-5, 4e-5, 6e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2,
+];
+
+impl Metrics {
+    /// All metrics, at zero.
+    ///
+    /// # Errors
+    /// Never in practice: only when two metrics share a name.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let gauge = |name: &str, help: &str| -> Result<IntGauge, prometheus::Error> {
+            let g = IntGauge::new(name, help)?;
+            registry.register(Box::new(g.clone()))?;
+            Ok(g)
+        };
+        let counter = |name: &str, help: &str| -> Result<IntCounter, prometheus::Error> {
+            let c = IntCounter::new(name, help)?;
+            registry.register(Box::new(c.clone()))?;
+            Ok(c)
+        };
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            let h = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?;
+            registry.register(Box::new(h.clone()))?;
+            Ok::<_, prometheus::Error>(h)
+        };
+        let requests = IntCounterVec::new(
+            Opts::new("cadenced_requests_total", "Requests that ended, by outcome."),
+            &["outcome"],
+        )?;
+        registry.register(Box::new(requests.clone()))?;
+        for outcome in Outcome::ALL {
+            // A series that exists from the start can be alerted on.
+            let _ = requests.with_label_values(&[outcome.label()]);
+        }
+        Ok(Self {
+            requests,
+            ttft: histogram("cadenced_ttft_seconds", "Arrival to first token.", SECONDS)?,
+            e2e: histogram("cadenced_e2e_seconds", "Arrival to last token.", SECONDS)?,
+            step_host: histogram(
+                "cadenced_step_host_seconds",
+                "Host work of a step besides the model: planning, KV accounting, messages, streaming.",
+                HOST_SECONDS,
+            )?,
+            step_model: histogram(
+                "cadenced_step_model_seconds",
+                "The model's part of a step: memory operations, decode and sampling.",
+                STEP_SECONDS,
+            )?,
+            http_in_flight: gauge("cadenced_http_in_flight", "Requests whose body is not finished.")?,
+            waiting: gauge("cadenced_waiting", "Requests in the wait queue.")?,
+            running: gauge("cadenced_running", "Requests in the running set.")?,
+            kv_blocks_free: gauge("cadenced_kv_blocks_free", "Free KV blocks of 16 cells.")?,
+            kv_blocks_total: gauge("cadenced_kv_blocks_total", "KV blocks of 16 cells.")?,
+            sequences_free: gauge("cadenced_sequences_free", "Free llama.cpp sequence ids.")?,
+            generated: counter("cadenced_generated_tokens_total", "Tokens sampled.")?,
+            prefilled: counter("cadenced_prefilled_tokens_total", "Prompt tokens computed.")?,
+            registry,
+        })
+    }
+
+    /// The exposition text.
+    ///
+    /// # Errors
+    /// When the encoder fails.
+    pub fn render(&self, published: &Published) -> Result<Vec<u8>, prometheus::Error> {
+        let kv = published.kv();
+        self.waiting.set(published.waiting.load(Relaxed) as i64);
+        self.running.set(published.running.load(Relaxed) as i64);
+        self.kv_blocks_free.set(kv.blocks_free.into());
+        self.kv_blocks_total.set(kv.blocks_total.into());
+        self.sequences_free.set(kv.sequences_free.into());
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}

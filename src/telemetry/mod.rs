@@ -1,0 +1,6 @@
+//! What the daemon tells of itself: logs, metrics, the published state of the engine, the account of outcomes.
+
+pub mod accounts;
+pub mod logging;
+pub mod metrics;
+pub mod published;

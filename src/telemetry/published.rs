@@ -1,0 +1,137 @@
+//! The engine's state as its actors last published it: read by `/stats`, `/metrics` and admission without a
+//! message, so that they answer while a decode blocks. Each actor writes its own part whenever it changes,
+//! not only at a step, so that nothing stays at its value under load after the load has gone.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use crate::logic::admission::EngineSnapshot;
+use crate::logic::ewma::Ewma;
+use crate::logic::kv::KvUsage;
+use crate::logic::time::Timestamp;
+
+/// See the module's text. Plain counters: each is right by itself, and together they are as of the last step.
+#[derive(Debug, Default)]
+pub struct Published {
+    pub waiting: AtomicUsize,
+    pub waiting_tokens: AtomicU64,
+    pub running: AtomicUsize,
+    pub running_tokens: AtomicU64,
+    blocks_total: AtomicU64,
+    blocks_free: AtomicU64,
+    sequences_total: AtomicU64,
+    sequences_free: AtomicU64,
+    pub prefix_blocks: AtomicU64,
+    pub prefix_lookup_tokens: AtomicU64,
+    pub prefix_hit_tokens: AtomicU64,
+    pub steps: AtomicU64,
+    pub stale_steps: AtomicU64,
+    step_ms: AtomicF64,
+    tokens_per_s: AtomicF64,
+    /// When the step in flight was sent to the runner, in microseconds; 0 while none is.
+    step_since: AtomicU64,
+}
+
+/// An `f64` by its bits; NaN stands for "not measured yet".
+#[derive(Debug)]
+struct AtomicF64(AtomicU64);
+
+impl Default for AtomicF64 {
+    fn default() -> Self {
+        Self(AtomicU64::new(f64::NAN.to_bits()))
+    }
+}
+
+impl AtomicF64 {
+    fn set(&self, x: f64) {
+        self.0.store(x.to_bits(), Relaxed);
+    }
+
+    fn get(&self) -> Option<f64> {
+        Some(f64::from_bits(self.0.load(Relaxed))).filter(|x| !x.is_nan())
+    }
+}
+
+/// The engine's pace, averaged where it is measured (in the scheduler) and published from there.
+#[derive(Debug)]
+pub struct Pace {
+    step_ms: Ewma,
+    tokens_per_s: Ewma,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        // About the last 20 steps: a second or two on a CPU.
+        Self { step_ms: Ewma::new(0.05), tokens_per_s: Ewma::new(0.05) }
+    }
+}
+
+impl Published {
+    /// Takes a step's length and the tokens that it generated in.
+    pub fn observe_step(&self, pace: &mut Pace, seconds: f64, generated: u32) {
+        self.steps.fetch_add(1, Relaxed);
+        pace.step_ms.observe(seconds * 1e3);
+        if generated > 0 && seconds > 0.0 {
+            pace.tokens_per_s.observe(f64::from(generated) / seconds);
+        }
+        if let Some(x) = pace.step_ms.get() {
+            self.step_ms.set(x);
+        }
+        if let Some(x) = pace.tokens_per_s.get() {
+            self.tokens_per_s.set(x);
+        }
+    }
+
+    /// Average length of a step, in ms.
+    pub fn step_ms(&self) -> Option<f64> {
+        self.step_ms.get()
+    }
+
+    /// Average output rate of all sequences together.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        self.tokens_per_s.get()
+    }
+
+    /// A step has gone to the runner.
+    pub fn step_started(&self, now: Timestamp) {
+        self.step_since.store(now.0.max(1), Relaxed);
+    }
+
+    /// No step is in flight any more.
+    pub fn step_ended(&self) {
+        self.step_since.store(0, Relaxed);
+    }
+
+    /// When the step in flight began.
+    pub fn step_since(&self) -> Option<Timestamp> {
+        Some(self.step_since.load(Relaxed)).filter(|t| *t > 0).map(Timestamp)
+    }
+
+    /// The pool has changed.
+    pub fn set_kv(&self, usage: KvUsage) {
+        self.blocks_total.store(usage.blocks_total.into(), Relaxed);
+        self.blocks_free.store(usage.blocks_free.into(), Relaxed);
+        self.sequences_total.store(usage.sequences_total.into(), Relaxed);
+        self.sequences_free.store(usage.sequences_free.into(), Relaxed);
+    }
+
+    /// The pool as last published.
+    pub fn kv(&self) -> KvUsage {
+        let load = |a: &AtomicU64| a.load(Relaxed) as u32;
+        KvUsage {
+            blocks_total: load(&self.blocks_total),
+            blocks_free: load(&self.blocks_free),
+            sequences_total: load(&self.sequences_total),
+            sequences_free: load(&self.sequences_free),
+        }
+    }
+
+    /// What admission sees.
+    pub fn snapshot(&self) -> EngineSnapshot {
+        EngineSnapshot {
+            waiting: self.waiting.load(Relaxed),
+            running: self.running.load(Relaxed),
+            tokens_remaining: self.waiting_tokens.load(Relaxed) + self.running_tokens.load(Relaxed),
+            tokens_per_s: self.tokens_per_s(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The generation that proves that the model answers before anybody else may ask. It goes straight to the wait
+//! queue, past admission, appears in no account, and leaves the engine's averages with warm values.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::http::state::Served;
+use crate::ids::{RequestId, TokenId};
+use crate::job::Job;
+use crate::logic::output::TextAssembler;
+use crate::logic::request::RequestSpec;
+use crate::logic::time::Timestamp;
+use crate::messages::Enqueue;
+use crate::model::sampling::SamplingParams;
+use crate::reply::{self, Frame};
+use crate::system::Shared;
+use crate::telemetry::accounts::Ticket;
+
+const TOKENS: u32 = 8;
+
+/// Generates a few tokens through the whole engine.
+///
+/// # Errors
+/// Says why the model did not answer.
+pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Result<(), String> {
+    let greeting = serde_json::json!([{ "role": "user", "content": "Hello" }]);
+    // A model without a chat template can still be warmed.
+    let prompt = served.front.encoder.encode_chat(&greeting, None).unwrap_or_else(|_| {
+        vec![served.front.vocab.bos().unwrap_or(TokenId(0))]
+    });
+    let spec = RequestSpec {
+        id: RequestId(0),
+        arrival: shared.clock.now(),
+        deadline: Timestamp::NEVER,
+        prompt_tokens: prompt.len() as u32,
+        max_tokens: TOKENS,
+    };
+    let (sender, mut receiver) = reply::channel(TOKENS, 1 << 16);
+    let job = Job {
+        prompt: prompt.into(),
+        sampling: SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0 },
+        ignore_eos: true,
+        text: TextAssembler::new(Vec::new()),
+        reply: sender,
+        ticket: Ticket::for_warm_up(),
+        vocab: Arc::clone(&served.front.vocab),
+        cached_tokens: 0,
+        first_token_at: None,
+    };
+    served.engine.enqueue.do_send(Enqueue((spec, job)));
+    let answer = async {
+        loop {
+            match std::future::poll_fn(|cx| receiver.poll_recv(cx)).await {
+                Some(Frame::Text(_)) => {}
+                Some(Frame::Finished { .. }) => return Ok(()),
+                Some(Frame::Failed(e)) => return Err(format!("the warm-up generation failed: {e}")),
+                None => return Err("the warm-up generation was dropped".to_owned()),
+            }
+        }
+    };
+    tokio::time::timeout(limit, answer)
+        .await
+        .unwrap_or_else(|_| Err(format!("the model did not answer within {} s", limit.as_secs())))
+}
