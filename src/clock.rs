@@ -16,7 +16,9 @@ impl Clock {
     pub fn start() -> Self {
         // An origin a second back keeps 0 free to mean "never".
         let now = Instant::now();
-        Self { origin: now.checked_sub(Duration::from_secs(1)).unwrap_or(now) }
+        Self {
+            origin: now.checked_sub(Duration::from_secs(1)).unwrap_or(now),
+        }
     }
 
     /// The moment.

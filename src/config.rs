@@ -229,7 +229,9 @@ impl Config {
             toml_keys_are_known(path, &text)?;
             builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
         }
-        let vars = env.into_iter().filter(|(k, v)| k.starts_with("CADENCED__") && !v.is_empty());
+        let vars = env
+            .into_iter()
+            .filter(|(k, v)| k.starts_with("CADENCED__") && !v.is_empty());
         let environment = Environment::with_prefix("CADENCED")
             .prefix_separator("__")
             .separator("__")
@@ -265,7 +267,10 @@ impl Config {
                 batch: max_running,
                 fill_timeout: Duration::from_millis(s.fill_timeout_ms),
             },
-            PolicyName::Continuous => Policy::Continuous { max_running, order: s.order },
+            PolicyName::Continuous => Policy::Continuous {
+                max_running,
+                order: s.order,
+            },
         }
     }
 
@@ -299,9 +304,10 @@ impl Config {
         let m = &self.model;
         match (m.name.as_str(), m.backend) {
             ("", Backend::Fake) => "fake".into(),
-            ("", Backend::Llama) => {
-                m.path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned())
-            }
+            ("", Backend::Llama) => m
+                .path
+                .file_stem()
+                .map_or_else(String::new, |s| s.to_string_lossy().into_owned()),
             (name, _) => name.to_owned(),
         }
     }
@@ -336,7 +342,9 @@ fn toml_keys_are_known(path: &Path, text: &str) -> Result<(), ConfigError> {
 }
 
 fn in_own_words(message: &str, file: Option<&Path>) -> String {
-    let place = file.map(|p| format!("{}: ", p.display())).unwrap_or_default();
+    let place = file
+        .map(|p| format!("{}: ", p.display()))
+        .unwrap_or_default();
     format!("configuration: {place}{}", one_line(message))
 }
 

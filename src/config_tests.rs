@@ -1,0 +1,197 @@
+use super::*;
+
+fn load(file: Option<&str>, env: &[(&str, &str)], flags: &Flags) -> Result<Config, ConfigError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file.map(|text| {
+        let path = dir.path().join("test.toml");
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    let env = env
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect::<Vec<_>>();
+    Config::load(path.as_deref(), env, flags)
+}
+
+fn error(file: &str) -> String {
+    load(Some(file), &[], &Flags::default())
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn defaults_are_valid_and_every_rung_file_too() {
+    load(None, &[], &Flags::default()).unwrap();
+    let config = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let mut rungs = Vec::new();
+    for entry in std::fs::read_dir(config).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with("rung")
+        {
+            let c = Config::load(Some(&path), [], &Flags::default()).unwrap();
+            rungs.push(c.policy().rung());
+        }
+    }
+    rungs.sort_unstable();
+    assert_eq!(rungs, ["rung1-fifo", "rung2-static", "rung3-continuous"]);
+}
+
+#[test]
+fn flag_beats_environment_beats_file_beats_default() {
+    let file = "[scheduler]\nmax_running = 3\n[server]\nlisten = \"127.0.0.1:1\"\n";
+    let env = [
+        ("CADENCED__SCHEDULER__MAX_RUNNING", "5"),
+        ("CADENCED__SERVER__LISTEN", "127.0.0.1:2"),
+    ];
+    let flags = Flags {
+        listen: Some("127.0.0.1:3".parse().unwrap()),
+        ..Flags::default()
+    };
+    assert_eq!(
+        load(None, &[], &Flags::default())
+            .unwrap()
+            .scheduler
+            .max_running,
+        16
+    );
+    assert_eq!(
+        load(Some(file), &[], &Flags::default())
+            .unwrap()
+            .scheduler
+            .max_running,
+        3
+    );
+    assert_eq!(
+        load(Some(file), &env, &Flags::default())
+            .unwrap()
+            .scheduler
+            .max_running,
+        5
+    );
+    assert_eq!(
+        load(Some(file), &env, &Flags::default())
+            .unwrap()
+            .server
+            .listen
+            .port(),
+        2
+    );
+    assert_eq!(
+        load(Some(file), &env, &flags).unwrap().server.listen.port(),
+        3
+    );
+}
+
+#[test]
+fn an_empty_variable_is_as_good_as_unset_and_others_are_not_ours() {
+    let env = [
+        ("CADENCED__SCHEDULER__MAX_RUNNING", ""),
+        ("CADENCED_SCHEDULER_MAX_RUNNING", "9"),
+        ("PATH", "/"),
+    ];
+    assert_eq!(
+        load(None, &env, &Flags::default())
+            .unwrap()
+            .scheduler
+            .max_running,
+        16
+    );
+}
+
+#[test]
+fn every_kind_of_value_can_be_set_by_environment() {
+    let env = [
+        ("CADENCED__RUNNER__THREADS", "3"),
+        ("CADENCED__RUNNER__THREADS_BATCH", "auto"),
+        ("CADENCED__ENGINE__CHECK_INVARIANTS", "true"),
+        ("CADENCED__FAKE__STEP_US", "0"),
+        ("CADENCED__MODEL__NAME", "42"),
+        ("CADENCED__SCHEDULER__POLICY", "fifo"),
+    ];
+    let c = load(None, &env, &Flags::default()).unwrap();
+    assert_eq!(c.runner.threads, AutoOr::Count(3));
+    assert_eq!(c.runner.threads_batch, AutoOr::Auto(Auto::Auto));
+    assert!(c.engine.check_invariants);
+    assert_eq!(c.fake.step_us, 0.0);
+    assert_eq!(c.model.name, "42");
+    assert_eq!(c.policy(), Policy::Fifo);
+}
+
+#[test]
+fn an_unknown_key_is_named() {
+    assert!(error("[scheduler]\nmax_runing = 3\n").contains("max_runing"));
+    assert!(error("[shceduler]\nmax_running = 3\n").contains("shceduler"));
+    let env = [("CADENCED__SCHEDULER__MAX_RUNING", "3")];
+    let e = load(None, &env, &Flags::default()).unwrap_err().to_string();
+    assert!(e.contains("max_runing"), "{e}");
+}
+
+#[test]
+fn a_bad_value_is_named_by_its_key_in_one_line() {
+    for (file, key) in [
+        ("[scheduler]\nmax_running = \"many\"\n", "max_running"),
+        ("[scheduler]\nmax_running = 0\n", "scheduler.max_running"),
+        ("[scheduler]\nmax_running = 257\n", "scheduler.max_running"),
+        ("[scheduler]\npolicy = \"round_robin\"\n", "policy"),
+        (
+            "[scheduler]\nprefill_budget = 500\n",
+            "scheduler.prefill_budget",
+        ),
+        ("[runner]\nthreads = 0\n", "runner.threads"),
+        ("[runner]\nthreads = \"all\"\n", "threads"),
+        ("[runner]\nn_ubatch = 1024\n", "runner.n_ubatch"),
+        ("[kv]\ncells = 100\n", "kv.cells"),
+        (
+            "[kv]\ntype_v = \"q8_0\"\n[runner]\nflash_attention = \"off\"\n",
+            "kv.type_v",
+        ),
+        ("[server]\nlisten = \"localhost\"\n", "listen"),
+        (
+            "[limits]\ndefault_max_tokens = 5000\n",
+            "limits.default_max_tokens",
+        ),
+        (
+            "[limits]\nretry_after_s_max = 3600\n",
+            "limits.retry_after_s_max",
+        ),
+        ("[fake]\nstep_us = -1\n", "fake.step_us"),
+        ("[model]\npath = \"\"\n", "model.path"),
+    ] {
+        let e = error(file);
+        assert!(e.contains(key), "{file:?}: {e}");
+        assert!(!e.contains('\n'), "{e:?}");
+    }
+}
+
+#[test]
+fn what_is_no_toml_and_what_is_not_there_name_the_file() {
+    let e = error("[scheduler\n");
+    assert!(e.contains("test.toml") && !e.contains('\n'), "{e:?}");
+    let missing = std::path::Path::new("/no/such/file.toml");
+    let e = Config::load(Some(missing), [], &Flags::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        e.contains("/no/such/file.toml") && e.contains("No such file"),
+        "{e}"
+    );
+}
+
+#[test]
+fn what_check_config_prints_is_a_configuration() {
+    let c = load(
+        None,
+        &[("CADENCED__RUNNER__THREADS", "2")],
+        &Flags::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        load(Some(&c.to_toml().unwrap()), &[], &Flags::default()).unwrap(),
+        c
+    );
+}

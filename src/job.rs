@@ -57,7 +57,8 @@ impl Job {
         // The seat first: a client that has its reply may send the next request at once.
         drop(self.ticket.reservation.take());
         let sent = match outcome {
-            Outcome::Finished(reason) => self.flush().and_then(|()| {
+            Outcome::Finished(reason) => self.flush().and_then(|stopped| {
+                let reason = if stopped { FinishReason::Stop } else { reason };
                 self.reply.end(Frame::Finished { reason, usage })
             }),
             Outcome::SlowReader => self.reply.end(Frame::Failed(ServeError::SlowReader)),
@@ -72,7 +73,8 @@ impl Job {
             (Outcome::Finished(_), Err(failure)) => lost(failure),
             (outcome, _) => outcome,
         };
-        self.ticket.end(outcome, spec, usage, self.first_token_at, now);
+        self.ticket
+            .end(outcome, spec, usage, self.first_token_at, now);
     }
 
     /// Whether the client has gone away.
@@ -81,10 +83,14 @@ impl Job {
         self.reply.is_abandoned()
     }
 
-    fn flush(&mut self) -> Result<(), SendFailure> {
+    /// Sends the text that was held back; whether a stop string turned out to be in it.
+    fn flush(&mut self) -> Result<bool, SendFailure> {
         let mut rest = String::new();
-        self.text.finish(&mut rest);
-        if rest.is_empty() { Ok(()) } else { self.reply.text(rest) }
+        let stopped = self.text.finish(&mut rest);
+        if !rest.is_empty() {
+            self.reply.text(rest)?;
+        }
+        Ok(stopped)
     }
 }
 

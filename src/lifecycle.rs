@@ -63,7 +63,11 @@ impl Lifecycle {
     pub fn when_cut(&self) -> impl Future<Output = ServeError> + Send + 'static {
         let mut cut = self.cut.subscribe();
         async move {
-            let error = cut.wait_for(Option::is_some).await.ok().and_then(|error| error.clone());
+            let error = cut
+                .wait_for(Option::is_some)
+                .await
+                .ok()
+                .and_then(|error| error.clone());
             match error {
                 Some(error) => error,
                 // The daemon itself is gone.

@@ -19,8 +19,24 @@ struct Cli {
 enum Command {
     /// Serve a model.
     Serve(ConfigArgs),
+    /// Fetch a model, or list those that are known by name.
+    #[command(subcommand)]
+    Model(ModelCommand),
     /// Read and check a configuration, print what would be in force, and exit.
     CheckConfig(ConfigArgs),
+}
+
+#[derive(Subcommand)]
+enum ModelCommand {
+    /// Fetch a model by name, or `org/repo/file.gguf` from the Hugging Face Hub; prints its path.
+    Pull {
+        name: String,
+        /// The folder that it goes to.
+        #[arg(long, default_value = "models")]
+        dir: PathBuf,
+    },
+    /// The models that are known by name.
+    List,
 }
 
 #[derive(Args)]
@@ -41,9 +57,14 @@ struct ConfigArgs {
 
 impl ConfigArgs {
     fn load(self) -> Result<Config, ConfigError> {
-        let flags = Flags { listen: self.listen, backend: self.backend, model: self.model };
+        let flags = Flags {
+            listen: self.listen,
+            backend: self.backend,
+            model: self.model,
+        };
         // A variable that is not UTF-8 is none of ours.
-        let env = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+        let env = std::env::vars_os()
+            .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
         let config = Config::load(self.config.as_deref(), env, &flags)?;
         cadenced::telemetry::logging::start(&config.log)?;
         Ok(config)
@@ -60,7 +81,24 @@ fn main() -> ExitCode {
         std::process::exit(code)
     });
     let loaded = match cli.command {
-        Command::Serve(args) => args.load().map(|config| cadenced::serve::run(config).code()),
+        Command::Serve(args) => args
+            .load()
+            .map(|config| cadenced::serve::run(config).code()),
+        Command::Model(ModelCommand::List) => {
+            print!("{}", cadenced::hub::list());
+            Ok(0)
+        }
+        Command::Model(ModelCommand::Pull { name, dir }) => match cadenced::pull::pull(&dir, &name)
+        {
+            Ok(path) => {
+                println!("{}", path.display());
+                Ok(0)
+            }
+            Err(e) => {
+                eprintln!("cadenced: {e:#}");
+                Ok(cadenced::serve::Exit::Unavailable.code())
+            }
+        },
         Command::CheckConfig(args) => args.load().and_then(|config| {
             println!("{}", config.to_toml()?);
             Ok(0)

@@ -64,8 +64,15 @@ pub fn channel(max_tokens: u32, bytes_max: usize) -> (ReplySender, ReplyReceiver
     let (tx, rx) = mpsc::channel(max_tokens as usize + 2);
     let unread_bytes = Arc::new(AtomicUsize::new(0));
     (
-        ReplySender { frames: tx, unread_bytes: Arc::clone(&unread_bytes), bytes_max },
-        ReplyReceiver { frames: rx, unread_bytes },
+        ReplySender {
+            frames: tx,
+            unread_bytes: Arc::clone(&unread_bytes),
+            bytes_max,
+        },
+        ReplyReceiver {
+            frames: rx,
+            unread_bytes,
+        },
     )
 }
 
@@ -130,7 +137,9 @@ mod tests {
     async fn a_slow_reader_is_told_by_bytes_and_reading_makes_room() {
         let (tx, mut rx) = channel(100, 10);
         assert_eq!(tx.text("12345678".into()), Ok(()));
-        assert!(matches!(poll_fn(|cx| rx.poll_recv(cx)).await, Some(Frame::Text(t)) if t == "12345678"));
+        assert!(
+            matches!(poll_fn(|cx| rx.poll_recv(cx)).await, Some(Frame::Text(t)) if t == "12345678")
+        );
         assert_eq!(tx.text("12345678".into()), Ok(()));
         assert_eq!(tx.text("123".into()), Err(SendFailure::Slow));
         assert!(!tx.is_abandoned());

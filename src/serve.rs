@@ -70,13 +70,16 @@ fn unavailable(why: &str) -> Exit {
 }
 
 async fn serve(config: Config, listener: TcpListener) -> Exit {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
         tracing::error!("signal handlers can't be installed");
         return Exit::Internal;
     };
-    let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
+    let address = listener
+        .local_addr()
+        .map_or_else(|e| e.to_string(), |a| a.to_string());
     let state = match state(config) {
         Ok(state) => state,
         Err(e) => {
@@ -114,7 +117,10 @@ fn state(config: Config) -> Result<Data<AppState>, prometheus::Error> {
     let limits = RequestLimits {
         max_output_tokens: config.limits.max_output_tokens,
         default_max_tokens: config.limits.default_max_tokens,
-        default_slo: Slo { e2e_ms: some(config.slo.e2e_ms), ttft_ms: some(config.slo.ttft_ms) },
+        default_slo: Slo {
+            e2e_ms: some(config.slo.e2e_ms),
+            ttft_ms: some(config.slo.ttft_ms),
+        },
         max_stop_strings: 4,
         max_stop_bytes: 1024,
         max_messages: 4096,
@@ -137,7 +143,11 @@ async fn serve_until_failure(state: &Data<AppState>) -> Exit {
             Ok(()) => {
                 state.lifecycle.enter(Phase::Ready);
                 notify(&[sd_notify::NotifyState::Ready]);
-                tracing::info!(model = served.name, rung = state.config.policy().rung(), "ready");
+                tracing::info!(
+                    model = served.name,
+                    rung = state.config.policy().rung(),
+                    "ready"
+                );
                 std::future::pending().await
             }
             Err(why) => why,
@@ -154,14 +164,20 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
     let sequences = config.sequences();
     let (front, make): (ModelFront, Box<dyn FnOnce() -> Made + Send>) = match config.model.backend {
         Backend::Fake => {
-            let encoder = FakeEncoder { fault_marker: config.fake.fault_marker.clone() };
+            let encoder = FakeEncoder {
+                fault_marker: config.fake.fault_marker.clone(),
+            };
             let front = ModelFront {
                 encoder: Arc::new(encoder),
                 vocab: Arc::new(fake::vocab()),
                 context: config.kv.cells,
             };
-            let (fake, n_batch, cells) = (config.fake.clone(), config.runner.n_batch, config.kv.cells);
-            (front, Box::new(move || Ok(Box::new(FakeBackend::new(fake, n_batch, cells)) as _)))
+            let (fake, n_batch, cells) =
+                (config.fake.clone(), config.runner.n_batch, config.kv.cells);
+            (
+                front,
+                Box::new(move || Ok(Box::new(FakeBackend::new(fake, n_batch, cells)) as _)),
+            )
         }
         Backend::Llama => {
             let model = config.model.clone();
@@ -185,7 +201,12 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
     tracing::info!(context = front.context, effective = ?engine.effective, "engine started");
-    Ok(Served { engine, front, name: config.model_name(), created })
+    Ok(Served {
+        engine,
+        front,
+        name: config.model_name(),
+        created,
+    })
 }
 
 type Made = Result<Box<dyn ModelBackend>, ModelError>;
@@ -212,9 +233,15 @@ async fn drain(state: &Data<AppState>) {
     tokio::time::sleep(Duration::from_millis(config.drain_grace_ms)).await;
     state.lifecycle.enter(Phase::Draining);
     let limit = Duration::from_secs(config.drain_limit_s);
-    if tokio::time::timeout(limit, nothing_in_flight(state)).await.is_err() {
+    if tokio::time::timeout(limit, nothing_in_flight(state))
+        .await
+        .is_err()
+    {
         let in_flight = state.lifecycle.in_flight();
-        tracing::warn!(in_flight, "the drain limit has passed; ending what still runs");
+        tracing::warn!(
+            in_flight,
+            "the drain limit has passed; ending what still runs"
+        );
         let error = ServeError::Draining { retry_after: 1 };
         end_all(state, error, Outcome::Drained).await;
     }
@@ -240,4 +267,3 @@ fn notify(states: &[sd_notify::NotifyState<'_>]) {
         tracing::warn!("systemd could not be notified: {e}");
     }
 }
-

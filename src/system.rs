@@ -61,7 +61,10 @@ impl Engine {
     /// The first actor or arbiter that is dead.
     #[must_use]
     pub fn dead(&self) -> Option<&'static str> {
-        self.signs.iter().find(|(_, alive)| !alive()).map(|(name, _)| *name)
+        self.signs
+            .iter()
+            .find(|(_, alive)| !alive())
+            .map(|(name, _)| *name)
     }
 
     /// Stops the arbiters. The runner's ends when its decode does.
@@ -81,7 +84,10 @@ struct Mailbox<A: Actor> {
 impl<A: Actor<Context = Context<A>>> Mailbox<A> {
     fn new(capacity: usize) -> Self {
         let (sender, receiver) = channel(capacity);
-        Self { addr: Addr::new(sender), receiver }
+        Self {
+            addr: Addr::new(sender),
+            receiver,
+        }
     }
 
     /// Runs the actor that `make` makes, on the arbiter's thread. Gives the sign of its life.
@@ -147,7 +153,10 @@ pub async fn start<E: Send + 'static>(
 
     // The backend first: nothing else starts if it can't.
     let (made, backend) = tokio::sync::oneshot::channel();
-    let (to_scheduler, accounts) = (scheduler.addr.clone().recipient(), Arc::clone(&shared.accounts));
+    let (to_scheduler, accounts) = (
+        scheduler.addr.clone().recipient(),
+        Arc::clone(&shared.accounts),
+    );
     let runner_addr = runner.addr.clone();
     let receiver = runner.receiver;
     runner_arbiter.spawn_fn(move || match make_backend() {
@@ -179,52 +188,95 @@ pub async fn start<E: Send + 'static>(
     let engine = Engine {
         submit: admission.addr.clone().recipient(),
         enqueue: queue.addr.clone().recipient(),
-        cancel: [queue.addr.clone().recipient(), scheduler.addr.clone().recipient()],
+        cancel: [
+            queue.addr.clone().recipient(),
+            scheduler.addr.clone().recipient(),
+        ],
         effective,
         signs: Vec::new(),
-        arbiters: vec![control_arbiter.clone(), engine_arbiter.clone(), runner_arbiter],
+        arbiters: vec![
+            control_arbiter.clone(),
+            engine_arbiter.clone(),
+            runner_arbiter,
+        ],
     };
 
-    let (to_queue, published) = (queue.addr.clone().recipient(), Arc::clone(&shared.published));
-    let retry = RetryAfter { cap: std::time::Duration::from_secs(config.limits.retry_after_s_max) };
-    signs.push(("admission", admission.run(&control_arbiter, move || Admission {
-        policy: Box::new(CapacityOnly { retry }) as Box<dyn AdmissionPolicy + Send>,
-        queue: to_queue,
-        published,
-    })));
+    let (to_queue, published) = (
+        queue.addr.clone().recipient(),
+        Arc::clone(&shared.published),
+    );
+    let retry = RetryAfter {
+        cap: std::time::Duration::from_secs(config.limits.retry_after_s_max),
+    };
+    signs.push((
+        "admission",
+        admission.run(&control_arbiter, move || Admission {
+            policy: Box::new(CapacityOnly { retry }) as Box<dyn AdmissionPolicy + Send>,
+            queue: to_queue,
+            published,
+        }),
+    ));
 
     let logic = QueueLogic::new(config.queue_order(), requests);
-    let (taken, wake) = (scheduler.addr.clone().recipient(), scheduler.addr.clone().recipient());
+    let (taken, wake) = (
+        scheduler.addr.clone().recipient(),
+        scheduler.addr.clone().recipient(),
+    );
     let (clock, published) = (shared.clock, Arc::clone(&shared.published));
-    signs.push(("wait queue", queue.run(&engine_arbiter, move || WaitQueue {
-        logic,
-        scheduler: taken,
-        wake,
-        clock,
-        published,
-    })));
+    signs.push((
+        "wait queue",
+        queue.run(&engine_arbiter, move || WaitQueue {
+            logic,
+            scheduler: taken,
+            wake,
+            clock,
+            published,
+        }),
+    ));
 
     let check_invariants = config.engine.check_invariants;
     let pool = KvPool::new(config.kv.cells, config.sequences());
-    let (granted, published) = (scheduler.addr.clone().recipient(), Arc::clone(&shared.published));
-    signs.push(("kv manager", kv.run(&engine_arbiter, move || KvManager {
-        pool,
-        scheduler: granted,
-        published,
-        check_invariants,
-    })));
+    let (granted, published) = (
+        scheduler.addr.clone().recipient(),
+        Arc::clone(&shared.published),
+    );
+    signs.push((
+        "kv manager",
+        kv.run(&engine_arbiter, move || KvManager {
+            pool,
+            scheduler: granted,
+            published,
+            check_invariants,
+        }),
+    ));
 
-    let (matched, published) = (scheduler.addr.clone().recipient(), Arc::clone(&shared.published));
-    signs.push(("prefix cache", prefixes.run(&engine_arbiter, move || PrefixCache {
-        index: Box::new(NoPrefixCache),
-        scheduler: matched,
-        published,
-    })));
+    let (matched, published) = (
+        scheduler.addr.clone().recipient(),
+        Arc::clone(&shared.published),
+    );
+    signs.push((
+        "prefix cache",
+        prefixes.run(&engine_arbiter, move || PrefixCache {
+            index: Box::new(NoPrefixCache),
+            scheduler: matched,
+            published,
+        }),
+    ));
 
     let logic = SchedulerLogic::new(config.policy(), config.step_limits());
     let shared = shared.clone();
-    signs.push(("scheduler", scheduler.run(&engine_arbiter, move || {
-        Scheduler::new(logic, peers, shared.clock, shared.published, shared.accounts, check_invariants)
-    })));
+    signs.push((
+        "scheduler",
+        scheduler.run(&engine_arbiter, move || {
+            Scheduler::new(
+                logic,
+                peers,
+                shared.clock,
+                shared.published,
+                shared.accounts,
+                check_invariants,
+            )
+        }),
+    ));
     Ok(Engine { signs, ..engine })
 }

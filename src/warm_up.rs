@@ -25,9 +25,11 @@ const TOKENS: u32 = 8;
 pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Result<(), String> {
     let greeting = serde_json::json!([{ "role": "user", "content": "Hello" }]);
     // A model without a chat template can still be warmed.
-    let prompt = served.front.encoder.encode_chat(&greeting, None).unwrap_or_else(|_| {
-        vec![served.front.vocab.bos().unwrap_or(TokenId(0))]
-    });
+    let prompt = served
+        .front
+        .encoder
+        .encode_chat(&greeting, None)
+        .unwrap_or_else(|_| vec![served.front.vocab.bos().unwrap_or(TokenId(0))]);
     let spec = RequestSpec {
         id: RequestId(0),
         arrival: shared.clock.now(),
@@ -38,7 +40,13 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
     let (sender, mut receiver) = reply::channel(TOKENS, 1 << 16);
     let job = Job {
         prompt: prompt.into(),
-        sampling: SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0 },
+        sampling: SamplingParams {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: 0,
+        },
         ignore_eos: true,
         text: TextAssembler::new(Vec::new()),
         reply: sender,
@@ -53,12 +61,19 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
             match std::future::poll_fn(|cx| receiver.poll_recv(cx)).await {
                 Some(Frame::Text(_)) => {}
                 Some(Frame::Finished { .. }) => return Ok(()),
-                Some(Frame::Failed(e)) => return Err(format!("the warm-up generation failed: {e}")),
+                Some(Frame::Failed(e)) => {
+                    return Err(format!("the warm-up generation failed: {e}"));
+                }
                 None => return Err("the warm-up generation was dropped".to_owned()),
             }
         }
     };
     tokio::time::timeout(limit, answer)
         .await
-        .unwrap_or_else(|_| Err(format!("the model did not answer within {} s", limit.as_secs())))
+        .unwrap_or_else(|_| {
+            Err(format!(
+                "the model did not answer within {} s",
+                limit.as_secs()
+            ))
+        })
 }

@@ -24,7 +24,11 @@ pub async fn until_dead(state: &Data<AppState>, engine: &Engine) -> String {
             return format!("the {name} has died");
         }
         let now = state.shared.clock.now();
-        if let Some(age) = state.shared.published.step_since().map(|since| now.since(since))
+        if let Some(age) = state
+            .shared
+            .published
+            .step_since()
+            .map(|since| now.since(since))
             && age > age_limit
         {
             return format!("a step has taken {} s: the model hangs", age.as_secs());

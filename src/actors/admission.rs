@@ -33,17 +33,28 @@ impl Handler<Submit> for Admission {
         }
         let snapshot = self.published.snapshot();
         if let Some(reservation) = job.ticket.reservation.as_mut()
-            && let Verdict::Refuse { reason, retry_after_s } =
-                self.policy.decide(&spec, reservation, &snapshot)
+            && let Verdict::Refuse {
+                reason,
+                retry_after_s,
+            } = self.policy.decide(&spec, reservation, &snapshot)
         {
             job.ticket.refuse(crate::logic::request::Outcome::Refused);
-            return Err(Refused { reason, retry_after_s });
+            return Err(Refused {
+                reason,
+                retry_after_s,
+            });
         }
         match self.queue.try_send(Enqueue((spec, job))) {
             Ok(()) => Ok(()),
-            Err(actix::dev::SendError::Full(Enqueue((_, job))) | actix::dev::SendError::Closed(Enqueue((_, job)))) => {
+            Err(
+                actix::dev::SendError::Full(Enqueue((_, job)))
+                | actix::dev::SendError::Closed(Enqueue((_, job))),
+            ) => {
                 job.ticket.refuse(crate::logic::request::Outcome::Refused);
-                Err(Refused { reason: CapacityExceeded::Requests, retry_after_s: 1 })
+                Err(Refused {
+                    reason: CapacityExceeded::Requests,
+                    retry_after_s: 1,
+                })
             }
         }
     }

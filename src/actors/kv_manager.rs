@@ -43,7 +43,10 @@ impl Handler<Reserve> for KvManager {
     fn handle(&mut self, Reserve(demands): Reserve, _: &mut Self::Context) {
         // In order, and no further than the first that does not fit: a small request does not pass a large
         // one for ever.
-        let leases = demands.into_iter().map_while(|blocks| self.pool.reserve(blocks)).collect();
+        let leases = demands
+            .into_iter()
+            .map_while(|blocks| self.pool.reserve(blocks))
+            .collect();
         self.changed();
         self.scheduler.do_send(Granted(leases));
     }

@@ -34,7 +34,13 @@ impl ModelRunner {
         scheduler: Recipient<StepDone>,
         accounts: Arc<Accounts>,
     ) -> Self {
-        Self { backend, sampler: Sampler::default(), scheduler, accounts, handed_back: None }
+        Self {
+            backend,
+            sampler: Sampler::default(),
+            scheduler,
+            accounts,
+            handed_back: None,
+        }
     }
 
     fn compute(&mut self, step: &mut StepBuffers) {
@@ -66,7 +72,12 @@ impl ModelRunner {
                 }
             })
             .collect();
-        run_rows(self.backend.as_mut(), &mut self.sampler, &rows, &mut step.results);
+        run_rows(
+            self.backend.as_mut(),
+            &mut self.sampler,
+            &rows,
+            &mut step.results,
+        );
     }
 }
 
@@ -86,16 +97,21 @@ impl Handler<RunStep> for ModelRunner {
         self.compute(&mut step);
         let delay = self.backend.take_delay();
         step.model_time = started.elapsed() + delay;
-        self.accounts.metrics.step_model.observe(step.model_time.as_secs_f64());
+        self.accounts
+            .metrics
+            .step_model
+            .observe(step.model_time.as_secs_f64());
         if delay == Duration::ZERO {
             self.handed_back = Some(Instant::now());
             self.scheduler.do_send(StepDone(step));
         } else {
             use actix::{ActorFutureExt, WrapFuture};
-            let sleep = tokio::time::sleep(delay).into_actor(self).map(|(), runner, _| {
-                runner.handed_back = Some(Instant::now());
-                runner.scheduler.do_send(StepDone(step));
-            });
+            let sleep = tokio::time::sleep(delay)
+                .into_actor(self)
+                .map(|(), runner, _| {
+                    runner.handed_back = Some(Instant::now());
+                    runner.scheduler.do_send(StepDone(step));
+                });
             ctx.spawn(sleep);
         }
     }

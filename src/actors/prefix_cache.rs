@@ -30,9 +30,15 @@ impl Handler<MatchPrefix> for PrefixCache {
         let cached: Vec<u32> = prompts.iter().map(|p| self.index.match_prefix(p)).collect();
         let looked_up: usize = prompts.iter().map(|p| p.len()).sum();
         let hit: u32 = cached.iter().sum();
-        self.published.prefix_lookup_tokens.fetch_add(looked_up as u64, Relaxed);
-        self.published.prefix_hit_tokens.fetch_add(u64::from(hit), Relaxed);
-        self.published.prefix_blocks.store(u64::from(self.index.blocks_held()), Relaxed);
+        self.published
+            .prefix_lookup_tokens
+            .fetch_add(looked_up as u64, Relaxed);
+        self.published
+            .prefix_hit_tokens
+            .fetch_add(u64::from(hit), Relaxed);
+        self.published
+            .prefix_blocks
+            .store(u64::from(self.index.blocks_held()), Relaxed);
         self.scheduler.do_send(PrefixMatched(cached));
     }
 }

@@ -148,8 +148,12 @@ impl Scheduler {
     }
 
     fn publish(&self) {
-        self.published.running.store(self.logic.running().len(), Relaxed);
-        self.published.running_tokens.store(self.logic.tokens_remaining(), Relaxed);
+        self.published
+            .running
+            .store(self.logic.running().len(), Relaxed);
+        self.published
+            .running_tokens
+            .store(self.logic.tokens_remaining(), Relaxed);
     }
 
     /// Wakes an idle scheduler at `at`.
@@ -194,7 +198,11 @@ impl Handler<Taken> for Scheduler {
             return;
         }
         self.phase = Phase::Matching;
-        let prompts = self.candidates.iter().map(|(_, job)| Arc::clone(&job.prompt)).collect();
+        let prompts = self
+            .candidates
+            .iter()
+            .map(|(_, job)| Arc::clone(&job.prompt))
+            .collect();
         self.peers.prefixes.do_send(MatchPrefix(prompts));
     }
 }
@@ -205,8 +213,11 @@ impl Handler<PrefixMatched> for Scheduler {
     fn handle(&mut self, PrefixMatched(cached): PrefixMatched, _: &mut Self::Context) {
         self.phase = Phase::Reserving;
         self.cached = cached;
-        let demands =
-            self.candidates.iter().map(|(spec, _)| blocks_for(spec.cells_max())).collect();
+        let demands = self
+            .candidates
+            .iter()
+            .map(|(spec, _)| blocks_for(spec.cells_max()))
+            .collect();
         self.peers.reserve.do_send(Reserve(demands));
     }
 }
@@ -216,8 +227,11 @@ impl Handler<Granted> for Scheduler {
 
     fn handle(&mut self, Granted(leases): Granted, _: &mut Self::Context) {
         let short = self.candidates.split_off(leases.len());
-        for (((spec, mut job), lease), cached) in
-            self.candidates.drain(..).zip(leases).zip(self.cached.drain(..))
+        for (((spec, mut job), lease), cached) in self
+            .candidates
+            .drain(..)
+            .zip(leases)
+            .zip(self.cached.drain(..))
         {
             let abandoned = job.is_abandoned();
             job.cached_tokens = cached;
@@ -241,26 +255,39 @@ impl Handler<StepDone> for Scheduler {
 
     fn handle(&mut self, StepDone(step): StepDone, _: &mut Self::Context) {
         let now = self.clock.now();
-        let completed = self
-            .logic
-            .complete(&step.plan, &step.results, |s, token| s.payload.deliver(token, now));
+        let completed = self.logic.complete(&step.plan, &step.results, |s, token| {
+            s.payload.deliver(token, now)
+        });
         if completed.is_err() {
             self.published.stale_steps.fetch_add(1, Relaxed);
-            tracing::error!(step = step.plan.id.0, "a step's results came for no step in flight");
+            tracing::error!(
+                step = step.plan.id.0,
+                "a step's results came for no step in flight"
+            );
             return;
         }
         self.published.step_ended();
-        let sampled = step.results.iter().filter(|r| matches!(r, RowResult::Sampled(_))).count();
+        let sampled = step
+            .results
+            .iter()
+            .filter(|r| matches!(r, RowResult::Sampled(_)))
+            .count();
         let prefilled = step.plan.rows.iter().map(|r| match r.work {
             Work::Prefill { len, .. } => u64::from(len),
             Work::Decode { .. } => 0,
         });
         self.accounts.metrics.prefilled.inc_by(prefilled.sum());
         self.accounts.metrics.generated.inc_by(sampled as u64);
-        self.published.observe_step(&mut self.pace, step.model_time.as_secs_f64(), sampled as u32);
+        self.published.observe_step(
+            &mut self.pace,
+            step.model_time.as_secs_f64(),
+            sampled as u32,
+        );
         if !step.plan.removals.is_empty() {
             self.starved = false;
-            self.peers.release.do_send(Release(step.plan.removals.clone()));
+            self.peers
+                .release
+                .do_send(Release(step.plan.removals.clone()));
         }
         self.buffers = Some(step);
         self.turn();

@@ -31,7 +31,9 @@ pub struct WaitQueue {
 impl WaitQueue {
     fn publish(&self) {
         self.published.waiting.store(self.logic.len(), Relaxed);
-        self.published.waiting_tokens.store(self.logic.max_tokens_waiting(), Relaxed);
+        self.published
+            .waiting_tokens
+            .store(self.logic.max_tokens_waiting(), Relaxed);
     }
 }
 
@@ -48,7 +50,10 @@ impl Handler<Enqueue> for WaitQueue {
             return;
         }
         if let Err(job) = self.logic.push(spec, job) {
-            let full = ServeError::Overloaded { retry_after: 1, code: "queue_full" };
+            let full = ServeError::Overloaded {
+                retry_after: 1,
+                code: "queue_full",
+            };
             let _ = job.reply.end(Frame::Failed(full));
             job.ticket.refuse(Outcome::Refused);
             return;
@@ -66,7 +71,9 @@ impl Handler<Take> for WaitQueue {
         let (mut n, ask_again) = self.logic.ready(rule, now);
         let mut requests = Vec::new();
         while n > 0 {
-            let Some((spec, job)) = self.logic.pop() else { break };
+            let Some((spec, job)) = self.logic.pop() else {
+                break;
+            };
             // One whose client has left takes no seat; its Cancel is on the way or came too early.
             if job.is_abandoned() {
                 job.end(&spec, 0, Outcome::Cancelled, now);
@@ -76,7 +83,10 @@ impl Handler<Take> for WaitQueue {
             }
         }
         self.publish();
-        self.scheduler.do_send(Taken { requests, ask_again });
+        self.scheduler.do_send(Taken {
+            requests,
+            ask_again,
+        });
     }
 }
 

@@ -9,7 +9,11 @@ pub const SEQUENCES_MAX: u32 = 256;
 
 pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     let rule = |holds: bool, key: &str, message: String| {
-        if holds { Ok(()) } else { Err(ConfigError(format!("{key}: {message}"))) }
+        if holds {
+            Ok(())
+        } else {
+            Err(ConfigError(format!("{key}: {message}")))
+        }
     };
     let at_least_1 = |key: &str, n: u64| rule(n >= 1, key, format!("{n} is less than 1"));
 
@@ -27,22 +31,33 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         "model.path",
         "is empty; name a GGUF file".into(),
     )?;
-    for (key, threads) in
-        [("runner.threads", c.runner.threads), ("runner.threads_batch", c.runner.threads_batch)]
-    {
+    for (key, threads) in [
+        ("runner.threads", c.runner.threads),
+        ("runner.threads_batch", c.runner.threads_batch),
+    ] {
         let n = threads.or(1);
-        rule((1..=512).contains(&n), key, format!("{n} is not between 1 and 512"))?;
+        rule(
+            (1..=512).contains(&n),
+            key,
+            format!("{n} is not between 1 and 512"),
+        )?;
     }
     at_least_1("runner.n_ubatch", c.runner.n_ubatch.into())?;
     rule(
         c.runner.n_ubatch <= c.runner.n_batch,
         "runner.n_ubatch",
-        format!("{} is more than runner.n_batch = {}", c.runner.n_ubatch, c.runner.n_batch),
+        format!(
+            "{} is more than runner.n_batch = {}",
+            c.runner.n_ubatch, c.runner.n_batch
+        ),
     )?;
     rule(
         c.kv.cells >= BLOCK_TOKENS && c.kv.cells.is_multiple_of(256),
         "kv.cells",
-        format!("{} is not a positive multiple of 256, which is llama.cpp's grain", c.kv.cells),
+        format!(
+            "{} is not a positive multiple of 256, which is llama.cpp's grain",
+            c.kv.cells
+        ),
     )?;
     rule(
         c.runner.flash_attention != FlashAttention::Off
@@ -55,8 +70,14 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     at_least_1("limits.tokens", c.limits.tokens)?;
     at_least_1("limits.request_bytes", c.limits.request_bytes as u64)?;
     at_least_1("limits.unread_bytes", c.limits.unread_bytes as u64)?;
-    at_least_1("limits.max_output_tokens", c.limits.max_output_tokens.into())?;
-    at_least_1("limits.default_max_tokens", c.limits.default_max_tokens.into())?;
+    at_least_1(
+        "limits.max_output_tokens",
+        c.limits.max_output_tokens.into(),
+    )?;
+    at_least_1(
+        "limits.default_max_tokens",
+        c.limits.default_max_tokens.into(),
+    )?;
     rule(
         c.limits.default_max_tokens <= c.limits.max_output_tokens,
         "limits.default_max_tokens",
@@ -84,7 +105,11 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         ("fake.cached_token_us", c.fake.cached_token_us),
         ("fake.length_log_sd", c.fake.length_log_sd),
     ] {
-        rule(x >= 0.0 && x.is_finite(), key, format!("{x} is not a number of at least 0"))?;
+        rule(
+            x >= 0.0 && x.is_finite(),
+            key,
+            format!("{x} is not a number of at least 0"),
+        )?;
     }
     Ok(())
 }
@@ -97,14 +122,21 @@ fn scheduler(
     rule(
         (1..=SEQUENCES_MAX).contains(&s.max_running),
         "scheduler.max_running",
-        format!("{} is not between 1 and {SEQUENCES_MAX}, llama.cpp's number of sequences", s.max_running),
+        format!(
+            "{} is not between 1 and {SEQUENCES_MAX}, llama.cpp's number of sequences",
+            s.max_running
+        ),
     )?;
     rule(
         s.prefill_budget >= 1,
         "scheduler.prefill_budget",
         format!("{} is less than 1", s.prefill_budget),
     )?;
-    let rows = if s.policy == PolicyName::Fifo { 1 } else { s.max_running };
+    let rows = if s.policy == PolicyName::Fifo {
+        1
+    } else {
+        s.max_running
+    };
     rule(
         u64::from(s.prefill_budget) + u64::from(rows) <= u64::from(c.runner.n_batch),
         "scheduler.prefill_budget",

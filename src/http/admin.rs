@@ -22,12 +22,10 @@ pub async fn health() -> HttpResponse {
 pub async fn ready(state: Data<AppState>) -> HttpResponse {
     match state.lifecycle.phase() {
         Phase::Ready => HttpResponse::Ok().json(json!({ "status": "ready" })),
-        Phase::Starting => errors::response(&ServeError::NotReady {
-            retry_after: 2,
+        Phase::Starting => errors::response(&ServeError::NotReady { retry_after: 2 }),
+        Phase::Leaving | Phase::Draining => errors::response(&ServeError::Draining {
+            retry_after: state.retry_after(),
         }),
-        Phase::Leaving | Phase::Draining => {
-            errors::response(&ServeError::Draining { retry_after: state.retry_after() })
-        }
     }
 }
 
@@ -77,8 +75,17 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
 
 /// Prometheus' exposition.
 pub async fn metrics(state: Data<AppState>) -> HttpResponse {
-    match state.shared.accounts.metrics.render(&state.shared.published) {
-        Ok(text) => HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(text),
-        Err(e) => errors::response(&ServeError::Engine { message: e.to_string() }),
+    match state
+        .shared
+        .accounts
+        .metrics
+        .render(&state.shared.published)
+    {
+        Ok(text) => HttpResponse::Ok()
+            .content_type("text/plain; version=0.0.4")
+            .body(text),
+        Err(e) => errors::response(&ServeError::Engine {
+            message: e.to_string(),
+        }),
     }
 }

@@ -38,8 +38,9 @@ pub async fn read(
     let mut body = BytesMut::with_capacity(declared.unwrap_or(0).min(1 << 16));
     let reading = async {
         while let Some(chunk) = payload.next().await {
-            let chunk = chunk
-                .map_err(|e| ServeError::invalid_body(format!("the body could not be read: {e}")))?;
+            let chunk = chunk.map_err(|e| {
+                ServeError::invalid_body(format!("the body could not be read: {e}"))
+            })?;
             if body.len() + chunk.len() > limit {
                 return Err(ServeError::BodyTooLarge { limit });
             }
@@ -48,14 +49,19 @@ pub async fn read(
         Ok(())
     };
     let time = Duration::from_secs(state.config.server.request_timeout_s);
-    tokio::time::timeout(time, reading).await.map_err(|_| ServeError::RequestTimeout)??;
+    tokio::time::timeout(time, reading)
+        .await
+        .map_err(|_| ServeError::RequestTimeout)??;
     reservation.shrink_bytes(body.len());
     Ok((body, reservation))
 }
 
 /// The 503 for a full house.
 pub fn overloaded(state: &AppState, reason: CapacityExceeded) -> ServeError {
-    ServeError::Overloaded { retry_after: state.retry_after(), code: reason.code() }
+    ServeError::Overloaded {
+        retry_after: state.retry_after(),
+        code: reason.code(),
+    }
 }
 
 /// JSON only: a browser may send text and form types to any server without asking first.

@@ -60,18 +60,25 @@ async fn accept(
     let served = match (state.lifecycle.phase(), state.served.get()) {
         (Phase::Ready | Phase::Leaving, Some(served)) => Arc::clone(served),
         (Phase::Draining, _) => {
-            return Err(ServeError::Draining { retry_after: state.retry_after() });
+            return Err(ServeError::Draining {
+                retry_after: state.retry_after(),
+            });
         }
         _ => return Err(ServeError::NotReady { retry_after: 2 }),
     };
     let in_flight = InFlight::new(state);
     let (body, reservation) = body::read(state, request, &mut payload).await?;
     let header = |name: &str| {
-        request.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned)
+        request
+            .headers()
+            .get(name)
+            .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned())
     };
     let chat = openai::parse_chat(&body, &header, &state.request_limits)?;
     if let Some(model) = chat.model.as_ref().filter(|m| **m != served.name) {
-        return Err(ServeError::ModelNotFound { model: model.clone() });
+        return Err(ServeError::ModelNotFound {
+            model: model.clone(),
+        });
     }
     let prompt = encode(&served.front, &chat, body.len()).await?;
     drop(body);
@@ -94,7 +101,9 @@ async fn accept(
     };
     let (sender, receiver) = reply::channel(spec.max_tokens, state.config.limits.unread_bytes);
     let reply = Reply::new(id, receiver, Arc::clone(&served), in_flight);
-    let Some(mut ticket) = ticket.take() else { return Err(ServeError::Internal) };
+    let Some(mut ticket) = ticket.take() else {
+        return Err(ServeError::Internal);
+    };
     ticket.reservation = Some(reservation);
     let job = Job {
         prompt: prompt.into(),
@@ -109,11 +118,16 @@ async fn accept(
     };
     match served.engine.submit.send(Submit(spec, job)).await {
         Ok(Ok(())) => Ok((chat, reply, served)),
-        Ok(Err(Refused { reason, retry_after_s })) => Err(ServeError::Overloaded {
+        Ok(Err(Refused {
+            reason,
+            retry_after_s,
+        })) => Err(ServeError::Overloaded {
             retry_after: retry_after_s.into(),
             code: reason.code(),
         }),
-        Err(e) => Err(ServeError::Engine { message: format!("admission is gone: {e}") }),
+        Err(e) => Err(ServeError::Engine {
+            message: format!("admission is gone: {e}"),
+        }),
     }
 }
 
@@ -123,10 +137,15 @@ async fn encode(
     bytes: usize,
 ) -> Result<Vec<crate::ids::TokenId>, ServeError> {
     if bytes <= INLINE_BYTES {
-        return front.encoder.encode_chat(&chat.messages, chat.tools.as_ref());
+        return front
+            .encoder
+            .encode_chat(&chat.messages, chat.tools.as_ref());
     }
-    let (encoder, messages, tools) =
-        (Arc::clone(&front.encoder), chat.messages.clone(), chat.tools.clone());
+    let (encoder, messages, tools) = (
+        Arc::clone(&front.encoder),
+        chat.messages.clone(),
+        chat.tools.clone(),
+    );
     actix_web::web::block(move || encoder.encode_chat(&messages, tools.as_ref()))
         .await
         .map_err(|_| ServeError::Internal)?
@@ -163,7 +182,9 @@ async fn complete(mut reply: Reply, served: &Served) -> HttpResponse {
                     finish_reason: reason,
                     usage,
                 });
-                return HttpResponse::Ok().content_type("application/json").body(json);
+                return HttpResponse::Ok()
+                    .content_type("application/json")
+                    .body(json);
             }
             Frame::Failed(error) => return errors::response(&error),
         }
@@ -181,7 +202,12 @@ fn stream(
 ) -> HttpResponse {
     let id = openai::new_completion_id();
     let chunks = ChunkWriter::new(&id, unix_time(), &served.name).with_usage(chat.include_usage);
-    let events = Events { reply, chunks, include_usage: chat.include_usage, next: Next::Role };
+    let events = Events {
+        reply,
+        chunks,
+        include_usage: chat.include_usage,
+        next: Next::Role,
+    };
     let response = Sse::from_infallible_stream(events)
         .with_keep_alive(Duration::from_secs(state.config.server.sse_keep_alive_s))
         .respond_to(request);
@@ -217,7 +243,11 @@ struct Events {
 
 impl Events {
     fn finished(&mut self, reason: FinishReason, usage: Usage) -> String {
-        self.next = if self.include_usage { Next::Usage(usage) } else { Next::Done };
+        self.next = if self.include_usage {
+            Next::Usage(usage)
+        } else {
+            Next::Done
+        };
         self.chunks.finish_chunk(reason)
     }
 }

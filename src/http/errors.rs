@@ -10,8 +10,7 @@ use crate::logic::request::Outcome;
 /// The response that says `error`.
 #[must_use]
 pub fn response(error: &ServeError) -> HttpResponse {
-    let status =
-        StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut builder = HttpResponse::build(status);
     if let Some(seconds) = error.retry_after() {
         builder.insert_header((RETRY_AFTER, seconds.to_string()));
@@ -49,5 +48,6 @@ pub async fn not_found() -> HttpResponse {
 
 /// For a path that is served, by another method.
 pub fn only(method: &'static str) -> actix_web::Route {
-    web::route().to(move || async move { response(&ServeError::MethodNotAllowed { allow: method }) })
+    web::route()
+        .to(move || async move { response(&ServeError::MethodNotAllowed { allow: method }) })
 }

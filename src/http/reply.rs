@@ -35,7 +35,15 @@ impl Reply {
         in_flight: InFlight,
     ) -> Self {
         let cut = Box::pin(in_flight.0.lifecycle.when_cut());
-        Self { id, receiver, served, cut, ended: false, settled: false, _in_flight: in_flight }
+        Self {
+            id,
+            receiver,
+            served,
+            cut,
+            ended: false,
+            settled: false,
+            _in_flight: in_flight,
+        }
     }
 
     /// The next frame; `None` after the one that ends the reply.
@@ -49,9 +57,9 @@ impl Reply {
                 frame
             }
             // An actor that dies drops the replies it owns.
-            Poll::Ready(None) => {
-                Frame::Failed(ServeError::Engine { message: "the reply was dropped".into() })
-            }
+            Poll::Ready(None) => Frame::Failed(ServeError::Engine {
+                message: "the reply was dropped".into(),
+            }),
             Poll::Pending => match self.cut.as_mut().poll(cx) {
                 Poll::Ready(error) => Frame::Failed(error),
                 Poll::Pending => return Poll::Pending,

@@ -47,7 +47,9 @@ pub fn server(state: Data<AppState>, listener: TcpListener) -> std::io::Result<S
 
 fn routes(app: &mut web::ServiceConfig) {
     let get = |path: &str, route: actix_web::Route| {
-        web::resource(path.to_owned()).route(route).default_service(errors::only("GET"))
+        web::resource(path.to_owned())
+            .route(route)
+            .default_service(errors::only("GET"))
     };
     app.service(
         web::resource("/v1/chat/completions")

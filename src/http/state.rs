@@ -62,6 +62,8 @@ impl AppState {
     #[must_use]
     pub fn retry_after(&self) -> u64 {
         let salt = self.next_id.fetch_add(1, Relaxed);
-        self.retry.seconds(&self.shared.published.snapshot(), salt).into()
+        self.retry
+            .seconds(&self.shared.published.snapshot(), salt)
+            .into()
     }
 }

@@ -45,7 +45,8 @@ pub struct Derived {
 
 /// What llama.cpp's quantiser makes of the Q4_1 download with `LLAMA_FTYPE_MOSTLY_Q4_0` and
 /// `allow_requantize`. A newer llama.cpp may write other bytes: then this changes with it.
-const SMOLLM2_Q4_0_SHA256: &str = "";
+const SMOLLM2_Q4_0_SHA256: &str =
+    "aa4256f3b46eb4add75ece1c0eeac1c6e4f1ec0c93e6fbe64fe1770f4ad09ae8";
 
 /// The models of this release.
 pub const CATALOGUE: &[Model] = &[

@@ -23,7 +23,10 @@ pub struct EngineSnapshot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Admit,
-    Refuse { reason: CapacityExceeded, retry_after_s: u32 },
+    Refuse {
+        reason: CapacityExceeded,
+        retry_after_s: u32,
+    },
 }
 
 /// How a rung admits.
@@ -52,9 +55,10 @@ impl AdmissionPolicy for CapacityOnly {
     ) -> Verdict {
         match reservation.add_tokens(u64::from(spec.cells_max())) {
             Ok(()) => Verdict::Admit,
-            Err(reason) => {
-                Verdict::Refuse { reason, retry_after_s: self.retry.seconds(engine, spec.id.0) }
-            }
+            Err(reason) => Verdict::Refuse {
+                reason,
+                retry_after_s: self.retry.seconds(engine, spec.id.0),
+            },
         }
     }
 }
@@ -72,7 +76,9 @@ impl RetryAfter {
     #[must_use]
     pub fn seconds(&self, engine: &EngineSnapshot, salt: u64) -> u32 {
         let cap = u32::try_from(self.cap.as_secs()).unwrap_or(u32::MAX).max(1);
-        let Some(rate) = engine.tokens_per_s.filter(|r| *r > 0.0) else { return 1.min(cap) };
+        let Some(rate) = engine.tokens_per_s.filter(|r| *r > 0.0) else {
+            return 1.min(cap);
+        };
         let work_s = engine.tokens_remaining as f64 / rate;
         // Fibonacci hashing: consecutive ids land far apart.
         let spread = (salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / f64::from(1 << 24);
@@ -86,16 +92,24 @@ mod tests {
     use super::*;
 
     fn engine(tokens_remaining: u64, rate: Option<f64>) -> EngineSnapshot {
-        EngineSnapshot { tokens_remaining, tokens_per_s: rate, ..EngineSnapshot::default() }
+        EngineSnapshot {
+            tokens_remaining,
+            tokens_per_s: rate,
+            ..EngineSnapshot::default()
+        }
     }
 
     #[test]
     fn retry_after_is_work_over_rate_spread_and_capped() {
-        let r = RetryAfter { cap: Duration::from_secs(60) };
+        let r = RetryAfter {
+            cap: Duration::from_secs(60),
+        };
         assert_eq!(r.seconds(&engine(1000, None), 1), 1);
         assert_eq!(r.seconds(&engine(0, Some(100.0)), 1), 1);
         assert_eq!(r.seconds(&engine(1_000_000, Some(100.0)), 1), 60);
-        let all: Vec<u32> = (0..100).map(|salt| r.seconds(&engine(2000, Some(100.0)), salt)).collect();
+        let all: Vec<u32> = (0..100)
+            .map(|salt| r.seconds(&engine(2000, Some(100.0)), salt))
+            .collect();
         assert!(all.iter().all(|s| (20..=25).contains(s)), "{all:?}");
         assert!(all.iter().any(|s| *s != all[0]), "no spread: {all:?}");
     }

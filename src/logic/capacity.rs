@@ -55,7 +55,10 @@ impl Capacity {
     /// An empty house.
     #[must_use]
     pub fn new(limits: CapacityLimits) -> Arc<Self> {
-        Arc::new(Self { limits, held: Mutex::new(Held::default()) })
+        Arc::new(Self {
+            limits,
+            held: Mutex::new(Held::default()),
+        })
     }
 
     /// Every critical section leaves `Held` whole, so a panic elsewhere can't have broken it.
@@ -78,7 +81,11 @@ impl Capacity {
         }
         held.requests += 1;
         held.bytes += bytes;
-        Ok(Reservation { capacity: Arc::clone(self), bytes, tokens: 0 })
+        Ok(Reservation {
+            capacity: Arc::clone(self),
+            bytes,
+            tokens: 0,
+        })
     }
 
     /// What is held now.
@@ -135,7 +142,11 @@ mod tests {
 
     #[test]
     fn refuses_at_each_limit_and_gives_back_on_drop() {
-        let c = Capacity::new(CapacityLimits { requests: 2, bytes: 10, tokens: 100 });
+        let c = Capacity::new(CapacityLimits {
+            requests: 2,
+            bytes: 10,
+            tokens: 100,
+        });
         let mut a = c.reserve(6).unwrap();
         assert_eq!(c.reserve(5).unwrap_err(), CapacityExceeded::Bytes);
         let mut b = c.reserve(4).unwrap();
@@ -145,7 +156,14 @@ mod tests {
         a.shrink_bytes(1);
         assert_eq!(c.held().bytes, 5);
         drop(a);
-        assert_eq!(c.held(), Held { requests: 1, bytes: 4, tokens: 0 });
+        assert_eq!(
+            c.held(),
+            Held {
+                requests: 1,
+                bytes: 4,
+                tokens: 0
+            }
+        );
         b.add_tokens(1000).unwrap();
         drop(b);
         assert_eq!(c.held(), Held::default());
@@ -153,7 +171,11 @@ mod tests {
 
     #[test]
     fn sixteen_threads_never_hold_more_than_the_limit() {
-        let c = Capacity::new(CapacityLimits { requests: 3, bytes: 1000, tokens: 10 });
+        let c = Capacity::new(CapacityLimits {
+            requests: 3,
+            bytes: 1000,
+            tokens: 10,
+        });
         std::thread::scope(|s| {
             for _ in 0..16 {
                 s.spawn(|| {

@@ -28,7 +28,9 @@ impl Incomplete {
     /// rest of `piece`, or an empty slice if it did not complete the character.
     fn complete<'a>(&mut self, mut piece: &'a [u8], text: &mut String) -> &'a [u8] {
         while self.len > 0 {
-            let Some((&byte, rest)) = piece.split_first() else { break };
+            let Some((&byte, rest)) = piece.split_first() else {
+                break;
+            };
             piece = rest;
             self.bytes[self.len] = byte;
             self.len += 1;
@@ -48,7 +50,9 @@ impl Incomplete {
                     start = self.len;
                 }
                 Err(error) => {
-                    let Some(invalid) = error.error_len() else { break };
+                    let Some(invalid) = error.error_len() else {
+                        break;
+                    };
                     text.push(char::REPLACEMENT_CHARACTER);
                     start += invalid;
                 }
@@ -67,7 +71,8 @@ impl Incomplete {
             // Bytes that could begin a character do so only at the very end: `ed` could, but not
             // in `ed a0`, half a surrogate, which are two invalid bytes.
             let last = chunks.peek().is_none();
-            if last && std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none()) {
+            if last && std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none())
+            {
                 self.bytes[..invalid.len()].copy_from_slice(invalid);
                 self.len = invalid.len();
             } else if !invalid.is_empty() {
@@ -96,7 +101,13 @@ impl TextAssembler {
         for byte in stops.iter().filter_map(|stop| stop.bytes().next()) {
             first_bytes[usize::from(byte >> 6)] |= 1 << (byte & 63);
         }
-        Self { stops, first_bytes, incomplete: Incomplete::default(), held: String::new(), stopped: false }
+        Self {
+            stops,
+            first_bytes,
+            incomplete: Incomplete::default(),
+            held: String::new(),
+            stopped: false,
+        }
     }
 
     /// Appends to `out` the text that `piece` decides. True once a stop string was hit: the text
@@ -105,7 +116,11 @@ impl TextAssembler {
         if self.stopped {
             return true;
         }
-        let text = if self.stops.is_empty() { &mut *out } else { &mut self.held };
+        let text = if self.stops.is_empty() {
+            &mut *out
+        } else {
+            &mut self.held
+        };
         let rest = self.incomplete.complete(piece, text);
         if !rest.is_empty() {
             self.incomplete.decode(rest, text);
@@ -116,11 +131,10 @@ impl TextAssembler {
         self.stopped
     }
 
-    /// Ends the reply: flushes the text held back; an incomplete character at the end is dropped.
+    /// Ends the reply: flushes the text held back. An incomplete character is left behind.
     /// True if a stop string was hit, which may show only now: it was complete, but a longer one
     /// that started earlier could have been under way.
     pub fn finish(&mut self, out: &mut String) -> bool {
-        self.incomplete.len = 0;
         if !self.stopped {
             self.release(out, true);
         }
@@ -136,8 +150,17 @@ impl TextAssembler {
                 continue;
             }
             let here = &held[at..];
-            self.stopped = self.stops.iter().any(|stop| here.starts_with(stop.as_bytes()));
-            if self.stopped || (!end && self.stops.iter().any(|stop| stop.as_bytes().starts_with(here))) {
+            self.stopped = self
+                .stops
+                .iter()
+                .any(|stop| here.starts_with(stop.as_bytes()));
+            if self.stopped
+                || (!end
+                    && self
+                        .stops
+                        .iter()
+                        .any(|stop| stop.as_bytes().starts_with(here)))
+            {
                 emitted = at;
                 break;
             }

@@ -4,11 +4,17 @@ use proptest::prelude::*;
 /// What the assembler promises, on the whole reply at once.
 fn naive(bytes: &[u8], stops: &[String]) -> (String, bool) {
     let dangling = match bytes.utf8_chunks().last().map(|chunk| chunk.invalid()) {
-        Some(end) if std::str::from_utf8(end).is_err_and(|error| error.error_len().is_none()) => end.len(),
+        Some(end) if std::str::from_utf8(end).is_err_and(|error| error.error_len().is_none()) => {
+            end.len()
+        }
         _ => 0,
     };
     let text = String::from_utf8_lossy(&bytes[..bytes.len() - dangling]).into_owned();
-    let cut = stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min();
+    let cut = stops
+        .iter()
+        .filter(|stop| !stop.is_empty())
+        .filter_map(|stop| text.find(stop.as_str()))
+        .min();
     (text[..cut.unwrap_or(text.len())].to_owned(), cut.is_some())
 }
 
@@ -61,23 +67,46 @@ fn text_that_only_began_like_a_stop_string_is_released_at_once() {
 
 #[test]
 fn the_leftmost_stop_string_wins_even_over_one_complete_before_it() {
-    assert_eq!(assemble(&[b"xabc", b"d"], &["abcd", "bc"]), ("x".into(), true));
-    assert_eq!(assemble(&[b"xabc", b"e"], &["abcd", "bc"]), ("xa".into(), true));
+    assert_eq!(
+        assemble(&[b"xabc", b"d"], &["abcd", "bc"]),
+        ("x".into(), true)
+    );
+    assert_eq!(
+        assemble(&[b"xabc", b"e"], &["abcd", "bc"]),
+        ("xa".into(), true)
+    );
     assert_eq!(assemble(&[b"xabc"], &["abcd", "bc"]), ("xa".into(), true));
     assert_eq!(assemble(&[b"xab"], &["abc", "ab", ""]), ("x".into(), true));
 }
 
 #[test]
 fn a_dangling_character_is_dropped_and_an_invalid_byte_replaced() {
-    assert_eq!(assemble(&[b"a\xff", b"b\xe2\x82"], &[]), ("a\u{fffd}b".into(), false));
-    assert_eq!(assemble(&[b"\xe2\x82", b"\xe2\x82", b"\xac"], &[]), ("\u{fffd}€".into(), false));
+    assert_eq!(
+        assemble(&[b"a\xff", b"b\xe2\x82"], &[]),
+        ("a\u{fffd}b".into(), false)
+    );
+    assert_eq!(
+        assemble(&[b"\xe2\x82", b"\xe2\x82", b"\xac"], &[]),
+        ("\u{fffd}€".into(), false)
+    );
     assert_eq!(assemble(&[b""], &[""]), (String::new(), false));
 }
 
 /// Bytes that make up one-, two-, three- and four-byte characters, whole, cut and wrong.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let unit = prop::sample::select(vec![
-        &b"a"[..], b"b", b"a", b"b", "é".as_bytes(), "€".as_bytes(), "😀".as_bytes(), b"\xe2", b"\x82", b"\xf0\x9f", b"\xff", b"\xed\xa0",
+        &b"a"[..],
+        b"b",
+        b"a",
+        b"b",
+        "é".as_bytes(),
+        "€".as_bytes(),
+        "😀".as_bytes(),
+        b"\xe2",
+        b"\x82",
+        b"\xf0\x9f",
+        b"\xff",
+        b"\xed\xa0",
     ]);
     prop::collection::vec(unit, 0..24).prop_map(|units| units.concat())
 }
@@ -136,6 +165,10 @@ fn cost_of_a_push() {
         for _ in 0..pushes {
             assembler.push(std::hint::black_box(b" token"), &mut out);
         }
-        println!("{} stop strings: {:?} per push", stops.len(), start.elapsed() / pushes);
+        println!(
+            "{} stop strings: {:?} per push",
+            stops.len(),
+            start.elapsed() / pushes
+        );
     }
 }

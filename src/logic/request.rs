@@ -106,7 +106,13 @@ mod tests {
     fn every_outcome_has_its_own_index_and_label() {
         for (i, o) in Outcome::ALL.iter().enumerate() {
             assert_eq!(o.index(), i);
-            assert_eq!(Outcome::ALL.iter().filter(|p| p.label() == o.label()).count(), 1);
+            assert_eq!(
+                Outcome::ALL
+                    .iter()
+                    .filter(|p| p.label() == o.label())
+                    .count(),
+                1
+            );
         }
     }
 }

@@ -22,7 +22,10 @@ impl Add<Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, d: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(d.as_micros()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(d.as_micros()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
@@ -30,6 +33,9 @@ impl Sub<Duration> for Timestamp {
     type Output = Self;
 
     fn sub(self, d: Duration) -> Self {
-        Self(self.0.saturating_sub(u64::try_from(d.as_micros()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_sub(u64::try_from(d.as_micros()).unwrap_or(u64::MAX)),
+        )
     }
 }

@@ -56,7 +56,13 @@ impl<P> WaitQueue<P> {
     /// An empty queue that holds at most `capacity` requests.
     #[must_use]
     pub fn new(order: QueueOrder, capacity: usize) -> Self {
-        Self { order, capacity, entries: BTreeMap::new(), keys: BTreeMap::new(), max_tokens: 0 }
+        Self {
+            order,
+            capacity,
+            entries: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            max_tokens: 0,
+        }
     }
 
     fn key(&self, spec: &RequestSpec) -> Key {
@@ -100,14 +106,25 @@ impl<P> WaitQueue<P> {
     #[must_use]
     pub fn ready(&self, rule: TakeRule, now: Timestamp) -> (usize, Option<Timestamp>) {
         let n = rule.seats.min(self.entries.len());
-        let Some(fill) = rule.fill else { return (n, None) };
+        let Some(fill) = rule.fill else {
+            return (n, None);
+        };
         if n == 0 || self.entries.len() >= fill.batch {
             return (n, None);
         }
         // The queue is in order of arrival under this rule, but `min` does not depend on it.
-        let oldest = self.entries.values().map(|(s, _)| s.arrival).min().unwrap_or(now);
+        let oldest = self
+            .entries
+            .values()
+            .map(|(s, _)| s.arrival)
+            .min()
+            .unwrap_or(now);
         let due = oldest + fill.timeout;
-        if now >= due { (n, None) } else { (0, Some(due)) }
+        if now >= due {
+            (n, None)
+        } else {
+            (0, Some(due))
+        }
     }
 
     /// Takes a request out wherever it stands, for a client that went away.
@@ -172,7 +189,10 @@ mod tests {
     fn a_static_batch_starts_when_full_or_after_the_timeout() {
         let rule = TakeRule {
             seats: 2,
-            fill: Some(FillRule { batch: 2, timeout: Duration::from_micros(10) }),
+            fill: Some(FillRule {
+                batch: 2,
+                timeout: Duration::from_micros(10),
+            }),
         };
         let mut q = WaitQueue::new(QueueOrder::Arrival, 9);
         assert_eq!(q.ready(rule, Timestamp(0)), (0, None));

@@ -2,9 +2,9 @@
 //! becoming a control token.
 //!
 //! - [`ChatTemplate::new`]: compiles the Jinja source that came with the model; once.
-//! - [`ChatTemplate::render`]: one run of the template and one scan of its text, tens of
-//!   microseconds for a short conversation. The result is cut into [`Segment`]s, each to be
-//!   tokenized with or without special tokens parsed.
+//! - [`ChatTemplate::render`]: one run of the template and one scan of its text, microseconds for
+//!   each message. The result is cut into [`Segment`]s, each to be tokenized with or without
+//!   special tokens parsed.
 //! - [`ChatTemplate::check`]: dry runs, for the log at start.
 //!
 //! # Control tokens as capabilities
@@ -35,7 +35,8 @@
 //! Limits, all on the safe side. A template that builds a control token out of pieces gets plain
 //! text, except for the form that occurs, `'<|' + role + '|>'`, which is known. A template that
 //! looks in the content for a control token held in a variable, by `in` or `==`, does not find it.
-//! The mark of a literal counts in its length.
+//! The mark of a literal counts in its length. And what a template writes because of what it found
+//! in a content is still its own: one that writes `<think>` when a content has one does so here.
 
 mod python;
 mod source;
@@ -45,6 +46,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use minijinja_contrib::pycompat;
+use std::borrow::Cow;
 use std::ops::Range;
 
 use source::{CLOSE, Marker, OPEN, ROLES};
@@ -88,18 +90,41 @@ const NAME: &str = "chat_template";
 impl ChatTemplate {
     /// Compiles `source`. The special texts are those of all tokens that only parsing special
     /// tokens gives: control and unknown tokens.
-    pub fn new(source: &str, bos_text: &str, eos_text: &str, special_texts: &[String]) -> Result<Self, TemplateError> {
-        let unusable = |error: &dyn std::fmt::Display| TemplateError::Syntax { line: 0, message: error.to_string() };
-        let texts: Vec<String> = special_texts.iter().filter(|text| !text.is_empty()).cloned().collect();
+    pub fn new(
+        source: &str,
+        bos_text: &str,
+        eos_text: &str,
+        special_texts: &[String],
+    ) -> Result<Self, TemplateError> {
+        let unusable = |error: &dyn std::fmt::Display| TemplateError::Syntax {
+            line: 0,
+            message: error.to_string(),
+        };
+        let texts: Vec<String> = special_texts
+            .iter()
+            .filter(|text| !text.is_empty())
+            .cloned()
+            .collect();
         let marker = Marker::new(&texts).map_err(|error| unusable(&error))?;
         let special = AhoCorasick::new(&texts).map_err(|error| unusable(&error))?;
         let mut environment = environment();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
         environment.set_syntax(syntax.map_err(|error| unusable(&error))?);
         environment
             .add_template_owned(NAME, marker.prepare(&without_marks(source)))
-            .map_err(|error| TemplateError::Syntax { line: error.line().unwrap_or(0), message: message(&error) })?;
-        Ok(Self { environment, bos: Value::from(marker.mark(bos_text)), eos: Value::from(marker.mark(eos_text)), special })
+            .map_err(|error| TemplateError::Syntax {
+                line: error.line().unwrap_or(0),
+                message: message(&error),
+            })?;
+        Ok(Self {
+            environment,
+            bos: Value::from(marker.mark(bos_text)),
+            eos: Value::from(marker.mark(eos_text)),
+            special,
+        })
     }
 
     /// The prompt for `messages`, an array of objects with at least a role and a content.
@@ -119,7 +144,10 @@ impl ChatTemplate {
             ("bos_token", self.bos.clone()),
             ("eos_token", self.eos.clone()),
         ]);
-        let rendered = self.environment.get_template(NAME).and_then(|template| template.render(context));
+        let rendered = self
+            .environment
+            .get_template(NAME)
+            .and_then(|template| template.render(context));
         Ok(self.segments(&rendered.map_err(|error| refusal(&error))?))
     }
 
@@ -128,15 +156,30 @@ impl ChatTemplate {
         let user = serde_json::json!({"role": "user", "content": "Hello."});
         let system = serde_json::json!({"role": "system", "content": "Be brief."});
         let assistant = serde_json::json!({"role": "assistant", "content": "Hello!"});
-        let parameters = serde_json::json!({"type": "object", "properties": {"city": {"type": "string", "description": "Where."}}, "required": ["city"]});
-        let tools = serde_json::json!([{"type": "function", "function": {"name": "weather", "description": "Looks outside.", "parameters": parameters}}]);
+        let tools = serde_json::json!([{"type": "function", "function": {
+            "name": "weather",
+            "description": "Looks outside.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        }}]);
         let dry_runs = [
             ("a user message", vec![user.clone()], None),
-            ("a system and a user message", vec![system, user.clone()], None),
-            ("several turns", vec![user.clone(), assistant, user.clone()], None),
+            (
+                "a system and a user message",
+                vec![system, user.clone()],
+                None,
+            ),
+            (
+                "several turns",
+                vec![user.clone(), assistant, user.clone()],
+                None,
+            ),
             ("tools", vec![user], Some(&tools)),
         ];
-        let failure = |(name, messages, tools)| self.render(&serde_json::Value::Array(messages), tools, true).err().map(|error| (name, error));
+        let failure = |(name, messages, tools)| {
+            self.render(&serde_json::Value::Array(messages), tools, true)
+                .err()
+                .map(|error| (name, error))
+        };
         dry_runs.into_iter().filter_map(failure).collect()
     }
 
@@ -145,22 +188,36 @@ impl ChatTemplate {
     fn segments(&self, rendered: &str) -> Vec<Segment> {
         let (text, marked) = unmarked(rendered);
         // Overlapping: whichever match a tokenizer prefers, it is among them.
-        let mut found: Vec<Range<usize>> = self.special.find_overlapping_iter(&text).map(|found| found.range()).collect();
+        let mut found: Vec<Range<usize>> = self
+            .special
+            .find_overlapping_iter(&text)
+            .map(|found| found.range())
+            .collect();
         found.sort_unstable_by_key(|range| (range.start, range.end));
         let own = own_tokens(&text, marked, &found);
 
         // Gap `i` is what lies before the i-th of the template's control tokens.
-        let gap = |i: usize| if i == 0 { 0 } else { own[i - 1].end }..own.get(i).map_or(text.len(), |token| token.start);
+        let gap = |i: usize| {
+            let start = if i == 0 { 0 } else { own[i - 1].end };
+            start..own.get(i).map_or(text.len(), |token| token.start)
+        };
         let mut forged = vec![false; own.len() + 1];
         for found in found {
             let first = own.partition_point(|token| token.end <= found.start);
-            let is_own = own.get(first).is_some_and(|token| token.start <= found.start && found.end <= token.end);
+            let is_own = own
+                .get(first)
+                .is_some_and(|token| token.start <= found.start && found.end <= token.end);
             if !is_own {
-                (first..=own.len()).take_while(|&i| gap(i).start < found.end).for_each(|i| forged[i] = true);
+                (first..=own.len())
+                    .take_while(|&i| gap(i).start < found.end)
+                    .for_each(|i| forged[i] = true);
             }
         }
 
-        let mut segments = Segments { text: &text, cut: Vec::new() };
+        let mut segments = Segments {
+            text: &text,
+            cut: Vec::new(),
+        };
         for (i, &forged) in forged.iter().enumerate() {
             segments.push(gap(i), !forged);
             if let Some(token) = own.get(i) {
@@ -183,7 +240,10 @@ impl Segments<'_> {
         match self.cut.last_mut() {
             _ if text.is_empty() => {}
             Some(last) if last.parse_special == parse_special => last.text.push_str(text),
-            _ => self.cut.push(Segment { text: text.to_owned(), parse_special }),
+            _ => self.cut.push(Segment {
+                text: text.to_owned(),
+                parse_special,
+            }),
         }
     }
 }
@@ -216,16 +276,27 @@ fn own_tokens(text: &str, marked: Vec<Range<usize>>, found: &[Range<usize>]) -> 
         found.binary_search_by(order).is_ok()
     };
     let around_role = |(before, after): (&Range<usize>, &Range<usize>)| {
-        let is_role = text.get(before.end..after.start).is_some_and(|role| ROLES.contains(&role));
+        let is_role = text
+            .get(before.end..after.start)
+            .is_some_and(|role| ROLES.contains(&role));
         is_role.then_some(before.start..after.end)
     };
-    let mut own: Vec<Range<usize>> = marked.iter().zip(marked.iter().skip(1)).filter_map(around_role).collect();
+    let mut own: Vec<Range<usize>> = marked
+        .iter()
+        .zip(marked.iter().skip(1))
+        .filter_map(around_role)
+        .collect();
     own.extend(marked);
     own.retain(is_token);
     own.sort_unstable_by_key(|range| (range.start, std::cmp::Reverse(range.end)));
     // Disjoint already, but for a control token that is itself the beginning or end of another.
     let mut end = 0;
-    own.retain(|range| range.start >= end && { end = range.end; true });
+    own.retain(|range| {
+        range.start >= end && {
+            end = range.end;
+            true
+        }
+    });
     own
 }
 
@@ -235,32 +306,46 @@ fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", python::to_json);
-    // In Python strings are sequences, and so are mappings by Jinja's test.
+    // In Python strings are sequences, and so are mappings by Jinja's test; None is not iterable.
+    environment.add_test("iterable", |value: &Value| {
+        !value.is_none() && value.try_iter().is_ok()
+    });
     environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+        matches!(
+            value.kind(),
+            ValueKind::Seq | ValueKind::String | ValueKind::Map
+        )
     });
     environment.add_function("raise_exception", |message: &str| -> Result<Value, Error> {
         let message = without_marks(message);
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
     // In UTC: a server's replies should not depend on where it stands.
-    environment.add_function("strftime_now", |format: &str| python::strftime(time::OffsetDateTime::now_utc(), format));
+    environment.add_function("strftime_now", |format: &str| {
+        python::strftime(time::OffsetDateTime::now_utc(), format)
+    });
     environment
 }
 
 /// Python's methods. Arguments that are looked for are compared without marks, so that a control
 /// token held in a variable is found in a content.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let unmarked: Vec<Value>;
-    let mut args = args;
-    if source::is_matcher(name) && args.iter().any(|arg| arg.as_str().is_some_and(|text| text.contains(OPEN))) {
-        let plain = |arg: &Value| arg.as_str().map_or_else(|| arg.clone(), |text| Value::from(without_marks(text)));
-        unmarked = args.iter().map(plain).collect();
-        args = &unmarked;
+    let mut args = Cow::Borrowed(args);
+    if source::is_matcher(name) {
+        let looked_for = if name == "replace" { 1 } else { args.len() };
+        for at in 0..looked_for.min(args.len()) {
+            if let Some(text) = args[at].as_str().filter(|text| text.contains(OPEN)) {
+                let plain = Value::from(without_marks(text));
+                args.to_mut()[at] = plain;
+            }
+        }
     }
-    match value.as_str().and_then(|text| python::string_method(text, name, args)) {
+    match value
+        .as_str()
+        .and_then(|text| python::string_method(text, name, &args))
+    {
         Some(result) => Ok(result),
-        None => pycompat::unknown_method_callback(state, value, name, args),
+        None => pycompat::unknown_method_callback(state, value, name, &args),
     }
 }
 
@@ -274,14 +359,21 @@ fn to_value(json: &serde_json::Value) -> Value {
         serde_json::Value::Null => Value::from(()),
         serde_json::Value::Bool(value) => Value::from(*value),
         serde_json::Value::Number(value) => {
-            let integer = value.as_i64().map(Value::from).or_else(|| value.as_u64().map(Value::from));
-            integer.or_else(|| value.as_f64().map(Value::from)).unwrap_or(Value::UNDEFINED)
+            let integer = value
+                .as_i64()
+                .map(Value::from)
+                .or_else(|| value.as_u64().map(Value::from));
+            integer
+                .or_else(|| value.as_f64().map(Value::from))
+                .unwrap_or(Value::UNDEFINED)
         }
         serde_json::Value::String(text) => Value::from(without_marks(text)),
         serde_json::Value::Array(items) => items.iter().map(to_value).collect(),
-        serde_json::Value::Object(entries) => {
-            Value::from_pairs(entries.iter().map(|(key, value)| (without_marks(key), to_value(value))))
-        }
+        serde_json::Value::Object(entries) => Value::from_pairs(
+            entries
+                .iter()
+                .map(|(key, value)| (without_marks(key), to_value(value))),
+        ),
     }
 }
 
@@ -294,7 +386,10 @@ fn refusal(error: &Error) -> TemplateError {
         }
         cause = this.source();
     }
-    TemplateError::Render { line: error.line().unwrap_or(0), message: message(error) }
+    TemplateError::Render {
+        line: error.line().unwrap_or(0),
+        message: message(error),
+    }
 }
 
 fn message(error: &Error) -> String {

@@ -124,7 +124,9 @@ impl FakeBackend {
     }
 
     fn fault_due(&self, row: &BatchRow<'_>) -> bool {
-        self.cells.get(&row.seq).is_some_and(|c| c.marked && c.generated == self.config.fault_at_token)
+        self.cells
+            .get(&row.seq)
+            .is_some_and(|c| c.marked && c.generated == self.config.fault_at_token)
     }
 
     fn set_hot(&mut self, row: usize, token: TokenId) {
@@ -187,7 +189,11 @@ impl ModelBackend for FakeBackend {
             self.cells.remove(&seq);
         } else if let Some(cells) = self.cells.remove(&seq) {
             let mut kept = Cells::default();
-            cells.tokens.iter().take(position as usize).for_each(|t| kept.push(*t));
+            cells
+                .tokens
+                .iter()
+                .take(position as usize)
+                .for_each(|t| kept.push(*t));
             self.cells.insert(seq, kept);
         }
         true
@@ -207,7 +213,9 @@ fn reply_length(config: &FakeConfig, prompt_hash: u64) -> u32 {
     let unit = |x: u64| ((mix(x) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     let (u, v) = (unit(prompt_hash ^ 0xA5A5), unit(prompt_hash ^ 0x5A5A));
     let normal = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
-    let length = (config.length_log_mean + config.length_log_sd * normal).exp().round();
+    let length = (config.length_log_mean + config.length_log_sd * normal)
+        .exp()
+        .round();
     (length as u32).clamp(config.length_min, config.length_max)
 }
 

@@ -33,7 +33,7 @@ use crate::ids::{SeqId, TokenId};
 pub struct ModelError(pub String);
 
 /// llama.cpp itself, initialised once.
-fn library() -> Result<&'static Library, ModelError> {
+pub(super) fn library() -> Result<&'static Library, ModelError> {
     static LIBRARY: OnceLock<Result<Library, LlamaCppError>> = OnceLock::new();
     LIBRARY
         .get_or_init(|| {
@@ -73,17 +73,28 @@ impl LoadedModel {
         let library = library()?;
         llama_log::take();
         let params = LlamaModelParams::default().with_n_gpu_layers(config.gpu_layers);
-        let model = LlamaModel::load_from_file(library, path, &params)
-            .map_err(|e| fail(llama_log::take().last_error.unwrap_or_else(|| e.to_string())))?;
+        let model = LlamaModel::load_from_file(library, path, &params).map_err(|e| {
+            fail(
+                llama_log::take()
+                    .last_error
+                    .unwrap_or_else(|| e.to_string()),
+            )
+        })?;
         // The process has one model, to its end: a leaked reference says so, where a self-referential
         // struct would need unsafe code to pretend otherwise.
         let model: &'static LlamaModel = Box::leak(Box::new(model));
         let vocab = Arc::new(read_vocab(model));
         let source = if config.chat_template.as_os_str().is_empty() {
-            model.chat_template(None).ok().and_then(|t| t.to_string().ok())
+            model
+                .chat_template(None)
+                .ok()
+                .and_then(|t| t.to_string().ok())
         } else {
             Some(std::fs::read_to_string(&config.chat_template).map_err(|e| {
-                ModelError(format!("model.chat_template: {}: {e}", absolute(&config.chat_template)))
+                ModelError(format!(
+                    "model.chat_template: {}: {e}",
+                    absolute(&config.chat_template)
+                ))
             })?)
         };
         let template = match source {
@@ -92,19 +103,32 @@ impl LoadedModel {
                 None
             }
             Some(source) => {
-                let template = ChatTemplate::new(&source, vocab.bos_text(), vocab.eos_text(), vocab.special_texts())
-                    .map_err(|e| ModelError(format!("the model's chat template: {e}")))?;
+                let template = ChatTemplate::new(
+                    &source,
+                    vocab.bos_text(),
+                    vocab.eos_text(),
+                    vocab.special_texts(),
+                )
+                .map_err(|e| ModelError(format!("the model's chat template: {e}")))?;
                 for (conversation, error) in template.check() {
                     tracing::warn!("the chat template does not take {conversation}: {error}");
                 }
                 Some(Arc::new(template))
             }
         };
-        Ok(Self { model, vocab, template, n_ctx_train: model.n_ctx_train() })
+        Ok(Self {
+            model,
+            vocab,
+            template,
+            n_ctx_train: model.n_ctx_train(),
+        })
     }
 
     fn tokenize(&self, text: &str, parse_special: bool, out: &mut Vec<TokenId>) {
-        let tokens = self.model.vocab().tokenize(text.as_bytes(), false, parse_special);
+        let tokens = self
+            .model
+            .vocab()
+            .tokenize(text.as_bytes(), false, parse_special);
         out.extend(tokens.into_iter().map(|t| TokenId(t.0)));
     }
 }
@@ -123,15 +147,25 @@ impl PromptEncoder for LoadedModel {
         let template = self.template.as_ref().ok_or_else(|| {
             invalid("this model has no chat template; configure model.chat_template".into())
         })?;
-        let segments = template.render(messages, tools, true).map_err(|e| match e {
-            TemplateError::Raised(why) => invalid(format!("the model's chat template refuses: {why}")),
-            other => invalid(other.to_string()),
-        })?;
+        let segments = template
+            .render(messages, tools, true)
+            .map_err(|e| match e {
+                TemplateError::Raised(why) => {
+                    invalid(format!("the model's chat template refuses: {why}"))
+                }
+                other => invalid(other.to_string()),
+            })?;
         let mut tokens = Vec::new();
         let bos = self.vocab.bos_text();
         // A template that writes BOS itself must not get a second one.
-        let written = segments.first().is_some_and(|s| !bos.is_empty() && s.text.starts_with(bos));
-        if let Some(id) = self.vocab.bos().filter(|_| self.vocab.add_bos() && !written) {
+        let written = segments
+            .first()
+            .is_some_and(|s| s.parse_special && !bos.is_empty() && s.text.starts_with(bos));
+        if let Some(id) = self
+            .vocab
+            .bos()
+            .filter(|_| self.vocab.add_bos() && !written)
+        {
             tokens.push(id);
         }
         for segment in &segments {
@@ -142,7 +176,10 @@ impl PromptEncoder for LoadedModel {
 }
 
 fn absolute(path: &Path) -> String {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string()
+    std::path::absolute(path)
+        .unwrap_or_else(|_| path.to_path_buf())
+        .display()
+        .to_string()
 }
 
 fn read_vocab(model: &LlamaModel) -> Vocab {
@@ -150,7 +187,10 @@ fn read_vocab(model: &LlamaModel) -> Vocab {
     let mut b = VocabBuilder::with_capacity(vocab.n_tokens() as usize);
     for token in vocab.tokens() {
         // What only `parse_special` recognises; other added tokens are text like any other.
-        let id = if vocab.attr(token).intersects(LlamaTokenAttr::Control | LlamaTokenAttr::Unknown) {
+        let id = if vocab
+            .attr(token)
+            .intersects(LlamaTokenAttr::Control | LlamaTokenAttr::Unknown)
+        {
             b.push_control(&text_of(model, token))
         } else {
             b.push(&vocab.token_to_piece(token, false, None))
@@ -171,7 +211,11 @@ fn read_vocab(model: &LlamaModel) -> Vocab {
 }
 
 fn text_of(model: &LlamaModel, token: LlamaToken) -> String {
-    model.vocab().text(token).map(|t| t.to_string_lossy().into_owned()).unwrap_or_default()
+    model
+        .vocab()
+        .text(token)
+        .map(|t| t.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// A context of its own over the loaded model; see the module's text.
@@ -218,13 +262,19 @@ impl LlamaBackend {
             });
         llama_log::take();
         let context = loaded.model.new_context(library()?, params).map_err(|e| {
-            let why = llama_log::take().last_error.unwrap_or_else(|| e.to_string());
+            let why = llama_log::take()
+                .last_error
+                .unwrap_or_else(|| e.to_string());
             ModelError(format!("the model's context (kv.*, runner.*): {why}"))
         })?;
         let log = llama_log::take();
-        let flash_attention = log.flash_attention.unwrap_or(runner.flash_attention != FlashAttention::Off);
+        let flash_attention = log
+            .flash_attention
+            .unwrap_or(runner.flash_attention != FlashAttention::Off);
         if runner.flash_attention == FlashAttention::On && !flash_attention {
-            return Err(ModelError("runner.flash_attention: this model and device can't honour \"on\"".into()));
+            return Err(ModelError(
+                "runner.flash_attention: this model and device can't honour \"on\"".into(),
+            ));
         }
         if context.n_ctx() < kv.cells {
             return Err(ModelError(format!(
@@ -248,7 +298,12 @@ impl LlamaBackend {
             compute_bytes: log.compute_bytes,
         };
         let batch = LlamaBatch::new(runner.n_batch as usize, 1);
-        let mut backend = Self { context, batch, last_token: Vec::new(), effective };
+        let mut backend = Self {
+            context,
+            batch,
+            last_token: Vec::new(),
+            effective,
+        };
         backend.effective.partial_removal = backend.try_partial_removal(loaded);
         Ok(backend)
     }
@@ -259,7 +314,12 @@ impl LlamaBackend {
             return false;
         }
         let token = loaded.vocab.bos().unwrap_or(TokenId(0));
-        let row = BatchRow { seq: SeqId(0), position: 0, tokens: &[token, token], logits: false };
+        let row = BatchRow {
+            seq: SeqId(0),
+            position: 0,
+            tokens: &[token, token],
+            logits: false,
+        };
         let able = self.decode(&[row]).is_ok() && self.remove(SeqId(0), 1);
         self.remove(SeqId(0), 0);
         able
@@ -295,7 +355,9 @@ impl ModelBackend for LlamaBackend {
 
     fn remove(&mut self, seq: SeqId, position: u32) -> bool {
         let from = (position > 0).then_some(position);
-        self.context.kv_cache_seq_rm(seq.0 as i32, from, None).is_ok()
+        self.context
+            .kv_cache_seq_rm(seq.0 as i32, from, None)
+            .is_ok()
     }
 
     fn effective(&self) -> EffectiveSettings {

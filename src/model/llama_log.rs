@@ -47,7 +47,11 @@ unsafe extern "C" fn on_line(
         return;
     }
     let error = level == llama_cpp_sys_2::GGML_LOG_LEVEL_ERROR;
-    read(&mut FACTS.lock().unwrap_or_else(PoisonError::into_inner), line, error);
+    read(
+        &mut FACTS.lock().unwrap_or_else(PoisonError::into_inner),
+        line,
+        error,
+    );
     match level {
         llama_cpp_sys_2::GGML_LOG_LEVEL_ERROR => tracing::error!(target: "llama.cpp", "{line}"),
         llama_cpp_sys_2::GGML_LOG_LEVEL_WARN => tracing::warn!(target: "llama.cpp", "{line}"),
@@ -59,7 +63,11 @@ unsafe extern "C" fn on_line(
 fn read(facts: &mut Facts, line: &str, error: bool) {
     // The first error is the cause; those after it say that something failed because of it.
     if error && facts.last_error.is_none() {
-        facts.last_error = Some(line.split_once(": ").map_or(line, |(_, rest)| rest).to_owned());
+        facts.last_error = Some(
+            line.split_once(": ")
+                .map_or(line, |(_, rest)| rest)
+                .to_owned(),
+        );
     }
     let mib = |key: &str| -> Option<u64> {
         let rest = line.split_once(key)?.1.trim_start();
@@ -70,7 +78,9 @@ fn read(facts: &mut Facts, line: &str, error: bool) {
     facts.kv_bytes += mib("KV buffer size =").unwrap_or(0);
     if line.ends_with("Flash Attention enabled") {
         facts.flash_attention = Some(true);
-    } else if line.contains("Flash Attention not supported") || line.contains("flash_attn is not compatible") {
+    } else if line.contains("Flash Attention not supported")
+        || line.contains("flash_attn is not compatible")
+    {
         facts.flash_attention = Some(false);
     }
 }
@@ -82,11 +92,27 @@ mod tests {
     #[test]
     fn facts_are_read_off_the_lines_that_llama_cpp_prints() {
         let mut f = Facts::default();
-        read(&mut f, "llama_context:        CPU compute buffer size =    98.25 MiB", false);
-        read(&mut f, "llama_kv_cache:        CPU KV buffer size =   360.00 MiB", false);
+        read(
+            &mut f,
+            "llama_context:        CPU compute buffer size =    98.25 MiB",
+            false,
+        );
+        read(
+            &mut f,
+            "llama_kv_cache:        CPU KV buffer size =   360.00 MiB",
+            false,
+        );
         read(&mut f, "resolve_fused_ops: Flash Attention enabled", false);
-        read(&mut f, "llama_model_load: error loading model: tensor 'x' is not within the file bounds", true);
-        read(&mut f, "llama_model_load_from_file_impl: failed to load model", true);
+        read(
+            &mut f,
+            "llama_model_load: error loading model: tensor 'x' is not within the file bounds",
+            true,
+        );
+        read(
+            &mut f,
+            "llama_model_load_from_file_impl: failed to load model",
+            true,
+        );
         assert_eq!(f.compute_bytes, 103_022_592);
         assert_eq!(f.kv_bytes, 360 << 20);
         assert_eq!(f.flash_attention, Some(true));

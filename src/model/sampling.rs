@@ -42,8 +42,8 @@ pub struct SamplingParams {
 impl SamplingParams {
     /// Whether the seed has no say: these parameters always choose the most likely token.
     pub fn is_greedy(&self) -> bool {
-        // Negated, so that a NaN is greedy too.
-        !(self.temperature > 0.0) || self.top_k == 1 || self.top_p <= 0.0 || self.min_p >= 1.0
+        let cold = self.temperature <= 0.0 || self.temperature.is_nan();
+        cold || self.top_k == 1 || self.top_p <= 0.0 || self.min_p >= 1.0
     }
 }
 
@@ -53,7 +53,7 @@ const BLOCK: usize = 128;
 const LANES: usize = 32;
 /// Below this natural logarithm a weight relative to the best token is no normal `f32`: zero.
 const NEGLIGIBLE: f32 = -87.0;
-/// How far below the best logit top-p first looks for its mass: e⁻⁶, one token in 400.
+/// How far below the best logit top-p first looks for its mass: down to 1/400 of the best weight.
 const FIRST_REACH: f32 = 6.0;
 
 #[derive(Clone, Copy)]
@@ -65,7 +65,11 @@ struct Candidate {
 impl Candidate {
     /// Best first; among equals the lowest id first. NaNs are filtered out before.
     fn order(&self, other: &Self) -> std::cmp::Ordering {
-        other.logit.partial_cmp(&self.logit).unwrap_or(std::cmp::Ordering::Equal).then(self.id.cmp(&other.id))
+        other
+            .logit
+            .partial_cmp(&self.logit)
+            .unwrap_or(std::cmp::Ordering::Equal)
+            .then(self.id.cmp(&other.id))
     }
 }
 
@@ -81,13 +85,20 @@ impl Cut {
 
     /// Keeps all that reach `floor`.
     const fn at(floor: f32) -> Self {
-        Self { logit: floor, id: u32::MAX }
+        Self {
+            logit: floor,
+            id: u32::MAX,
+        }
     }
 
     /// The smallest logit with which a token is kept. Of the tokens equal to the last one kept
     /// those with a higher id are not.
     fn floor(self, id: usize) -> f32 {
-        if id <= self.id as usize { self.logit } else { self.logit.next_up() }
+        if id <= self.id as usize {
+            self.logit
+        } else {
+            self.logit.next_up()
+        }
     }
 }
 
@@ -128,15 +139,26 @@ impl Sampler {
 
     /// Where top-k, top-p and min-p together end the list of best tokens.
     fn cut(&mut self, logits: &[f32], max: f32, params: &SamplingParams) -> Cut {
-        let floor = if params.min_p > 0.0 { max + params.min_p.ln() } else { f32::NEG_INFINITY };
-        let top_k = (params.top_k > 0).then_some(params.top_k as usize).filter(|&k| k < logits.len());
+        let floor = if params.min_p > 0.0 {
+            max + params.min_p.ln()
+        } else {
+            f32::NEG_INFINITY
+        };
+        let top_k = (params.top_k > 0)
+            .then_some(params.top_k as usize)
+            .filter(|&k| k < logits.len());
         let top_p = Some(params.top_p).filter(|&p| p < 1.0);
         match (top_k, top_p) {
             (None, None) => Cut::at(floor),
             (Some(k), top_p) => {
                 self.gather_top(logits, k);
                 if let Some(p) = top_p {
-                    let mass: f64 = self.candidates.iter().map(|c| weight(c.logit - max)).map(f64::from).sum();
+                    let mass: f64 = self
+                        .candidates
+                        .iter()
+                        .map(|c| weight(c.logit - max))
+                        .map(f64::from)
+                        .sum();
                     let kept = nucleus(&mut self.candidates, max, mass * f64::from(p));
                     self.candidates.truncate(kept);
                 }
@@ -150,7 +172,11 @@ impl Sampler {
                     // min-p cuts below anyway, so what lies under its floor need not be looked at.
                     let lowest = floor.max(max - reach);
                     self.gather(logits, lowest);
-                    let found: f64 = self.candidates.iter().map(|c| f64::from(weight(c.logit - max))).sum();
+                    let found: f64 = self
+                        .candidates
+                        .iter()
+                        .map(|c| f64::from(weight(c.logit - max)))
+                        .sum();
                     if found >= target {
                         let kept = nucleus(&mut self.candidates, max, target);
                         self.candidates.truncate(kept);
@@ -175,7 +201,10 @@ impl Sampler {
             for (at, &logit) in chunk.iter().enumerate() {
                 // The second test drops what can never be drawn; a NaN passes neither.
                 if logit >= lowest && logit > f32::NEG_INFINITY {
-                    self.candidates.push(Candidate { logit, id: (block * BLOCK + at) as u32 });
+                    self.candidates.push(Candidate {
+                        logit,
+                        id: (block * BLOCK + at) as u32,
+                    });
                 }
             }
         }
@@ -188,12 +217,15 @@ impl Sampler {
         if k <= self.maxima.len() {
             self.ranked.clear();
             self.ranked.extend_from_slice(&self.maxima);
-            let (_, kth, _) = self.ranked.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+            let (_, kth, _) = self
+                .ranked
+                .select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
             lowest = *kth;
         }
         self.gather(logits, lowest);
         if self.candidates.len() > k {
-            self.candidates.select_nth_unstable_by(k - 1, Candidate::order);
+            self.candidates
+                .select_nth_unstable_by(k - 1, Candidate::order);
             self.candidates.truncate(k);
         }
     }
@@ -201,7 +233,10 @@ impl Sampler {
     /// The cut that keeps just the candidates, and of these just what is at or above `floor`.
     fn last_candidate(&self, floor: f32) -> Cut {
         match self.candidates.iter().max_by(|a, b| a.order(b)) {
-            Some(last) if last.logit >= floor => Cut { logit: last.logit, id: last.id },
+            Some(last) if last.logit >= floor => Cut {
+                logit: last.logit,
+                id: last.id,
+            },
             _ => Cut::at(floor),
         }
     }
@@ -213,7 +248,10 @@ impl Sampler {
         for ((block, chunk), &block_max) in logits.chunks(BLOCK).enumerate().zip(&self.maxima) {
             if block_max >= cut.logit {
                 let first = block * BLOCK;
-                let ties = (cut.id as usize).saturating_add(1).saturating_sub(first).min(chunk.len());
+                let ties = (cut.id as usize)
+                    .saturating_add(1)
+                    .saturating_sub(first)
+                    .min(chunk.len());
                 let (before, after) = chunk.split_at(ties);
                 total += total_weight(before, cut.logit, max, scale);
                 total += total_weight(after, cut.floor(first + ties), max, scale);
@@ -230,7 +268,11 @@ impl Sampler {
         let target = (total * uniform).min(total.next_down());
         let block = self.sums.partition_point(|&sum| sum <= target);
         let start = block * BLOCK;
-        let mut sum = if block == 0 { 0.0 } else { self.sums[block - 1] };
+        let mut sum = if block == 0 {
+            0.0
+        } else {
+            self.sums[block - 1]
+        };
         let mut drawn = start;
         for (id, &logit) in logits.iter().enumerate().skip(start).take(BLOCK) {
             let weight = kept_weight(logit, cut.floor(id), max, scale);
@@ -258,7 +300,10 @@ fn argmax(logits: &[f32]) -> usize {
             start = block * BLOCK;
         }
     }
-    logits[start..].iter().position(|&logit| logit == best).map_or(0, |at| start + at)
+    logits[start..]
+        .iter()
+        .position(|&logit| logit == best)
+        .map_or(0, |at| start + at)
 }
 
 /// The largest value, -inf if there is none. Plain selects over independent lanes, which compile
@@ -272,7 +317,10 @@ fn maximum(values: &[f32]) -> f32 {
         }
     }
     let rest = chunks.remainder();
-    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &value| if value > max { value } else { max })
+    lanes.iter().chain(rest).fold(
+        f32::NEG_INFINITY,
+        |max, &value| if value > max { value } else { max },
+    )
 }
 
 /// `e^x` for `x <= 0`, and 0 where that would be denormal or `x` is NaN. Branch-free, so that a
@@ -316,7 +364,10 @@ fn total_weight(logits: &[f32], floor: f32, max: f32, scale: f32) -> f64 {
             *lane += kept_weight(logit, floor, max, scale);
         }
     }
-    let rest = chunks.remainder().iter().map(|&logit| kept_weight(logit, floor, max, scale));
+    let rest = chunks
+        .remainder()
+        .iter()
+        .map(|&logit| kept_weight(logit, floor, max, scale));
     lanes.into_iter().chain(rest).map(f64::from).sum()
 }
 
@@ -331,7 +382,10 @@ fn nucleus(candidates: &mut [Candidate], max: f32, target: f64) -> usize {
         let half = (high - low) / 2;
         let range = &mut candidates[low..high];
         range.select_nth_unstable_by(half - 1, Candidate::order);
-        let better: f64 = range[..half].iter().map(|c| f64::from(weight(c.logit - max))).sum();
+        let better: f64 = range[..half]
+            .iter()
+            .map(|c| f64::from(weight(c.logit - max)))
+            .sum();
         if below + better >= target {
             high = low + half;
         } else {

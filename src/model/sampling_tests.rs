@@ -2,12 +2,20 @@ use super::*;
 use proptest::prelude::*;
 
 fn params(temperature: f32) -> SamplingParams {
-    SamplingParams { temperature, top_p: 1.0, top_k: 0, min_p: 0.0, seed: 0 }
+    SamplingParams {
+        temperature,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: 0,
+    }
 }
 
 /// The tokens kept, in id order, with their probability. Sorts everything, in double precision.
 fn naive(logits: &[f32], params: &SamplingParams) -> Vec<(usize, f64)> {
-    let mut ids: Vec<usize> = (0..logits.len()).filter(|&id| logits[id] > f32::NEG_INFINITY).collect();
+    let mut ids: Vec<usize> = (0..logits.len())
+        .filter(|&id| logits[id] > f32::NEG_INFINITY)
+        .collect();
     ids.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     let max = logits[ids[0]];
     let mass = |id: usize| f64::from(logits[id] - max).exp();
@@ -35,7 +43,16 @@ fn naive(logits: &[f32], params: &SamplingParams) -> Vec<(usize, f64)> {
 /// Logits from a tiny alphabet, so that ties and unusable values are frequent. The masses are such
 /// that no sum of them is near one of the `top_p` tried: a difference is a bug, never a rounding.
 fn logits(longest: usize) -> impl Strategy<Value = Vec<f32>> {
-    let value = prop::sample::select(vec![0.0, -0.7, 1.3, 2.9, -30.0, -200.0, f32::NEG_INFINITY, f32::NAN]);
+    let value = prop::sample::select(vec![
+        0.0,
+        -0.7,
+        1.3,
+        2.9,
+        -30.0,
+        -200.0,
+        f32::NEG_INFINITY,
+        f32::NAN,
+    ]);
     prop::collection::vec(value, 1..longest)
 }
 
@@ -111,13 +128,25 @@ fn a_vanishing_temperature_is_greedy_and_an_endless_one_uniform() {
 #[test]
 fn parameters_that_keep_one_token_are_greedy() {
     for single in [
-        SamplingParams { top_p: 0.0, ..params(1.0) },
-        SamplingParams { min_p: 1.0, ..params(1.0) },
-        SamplingParams { top_k: 1, ..params(1.0) },
+        SamplingParams {
+            top_p: 0.0,
+            ..params(1.0)
+        },
+        SamplingParams {
+            min_p: 1.0,
+            ..params(1.0)
+        },
+        SamplingParams {
+            top_k: 1,
+            ..params(1.0)
+        },
         params(f32::NAN),
     ] {
         assert!(single.is_greedy());
-        assert_eq!(Sampler::new().sample(&[0.0, 1.0, 1.0], &single, 0), TokenId(1));
+        assert_eq!(
+            Sampler::new().sample(&[0.0, 1.0, 1.0], &single, 0),
+            TokenId(1)
+        );
     }
     assert!(!params(1e-45).is_greedy());
 }
@@ -126,34 +155,89 @@ fn parameters_that_keep_one_token_are_greedy() {
 #[test]
 fn frequencies_follow_the_distribution() {
     let logits = [0.3f32, -1.0, 2.0, 0.0, 1.1, -0.4, 0.9, 1.7];
-    let params = SamplingParams { temperature: 0.8, ..params(1.0) };
+    let params = SamplingParams {
+        temperature: 0.8,
+        ..params(1.0)
+    };
     let expected = naive(&logits, &params);
     let (mut sampler, draws) = (Sampler::new(), 40_000);
     // Along the index of one reply, and over the seeds of many: both must look random.
     for by_index in [true, false] {
         let mut counts = [0.0f64; 8];
         for draw in 0..draws {
-            let (seed, index) = if by_index { (17, draw) } else { (u64::from(draw), 3) };
-            let params = SamplingParams { seed: if by_index { 17 } else { seed }, ..params.clone() };
-            counts[sampler.sample(&logits, &params, if by_index { draw } else { index as u32 }).0 as usize] += 1.0;
+            let (seed, index) = if by_index {
+                (17, draw)
+            } else {
+                (u64::from(draw), 3)
+            };
+            let params = SamplingParams { seed, ..params };
+            counts[sampler.sample(&logits, &params, index).0 as usize] += 1.0;
         }
         let chi_square: f64 = expected
             .iter()
             .map(|&(id, p)| (counts[id] - p * f64::from(draws)).powi(2) / (p * f64::from(draws)))
             .sum();
-        assert!(chi_square < 24.3, "by index {by_index}: {chi_square}, {counts:?}");
+        assert!(
+            chi_square < 24.3,
+            "by index {by_index}: {chi_square}, {counts:?}"
+        );
     }
 }
 
 #[test]
 fn the_draw_depends_on_seed_and_index_alone() {
     let logits: Vec<f32> = (0..1000).map(|id| (id % 7) as f32).collect();
-    let draw = |sampler: &mut Sampler, seed, index| sampler.sample(&logits, &SamplingParams { seed, ..params(1.0) }, index);
+    let draw = |sampler: &mut Sampler, seed, index| {
+        sampler.sample(
+            &logits,
+            &SamplingParams {
+                seed,
+                ..params(1.0)
+            },
+            index,
+        )
+    };
     let mut used = Sampler::new();
     let first: Vec<TokenId> = (0..50).map(|index| draw(&mut used, 1, index)).collect();
-    let resumed: Vec<TokenId> = (0..50).rev().map(|index| draw(&mut Sampler::new(), 1, index)).collect();
+    let resumed: Vec<TokenId> = (0..50)
+        .rev()
+        .map(|index| draw(&mut Sampler::new(), 1, index))
+        .collect();
     assert!(first.iter().eq(resumed.iter().rev()));
     assert!((0..50).any(|index| draw(&mut used, 2, index) != first[index as usize]));
+}
+
+/// Half the mass lies further below the best token than top-p looks at first.
+#[test]
+fn top_p_reaches_into_a_long_flat_tail() {
+    let logits: Vec<f32> = (0..20_000)
+        .map(|id| if id == 9 { 0.0 } else { -8.0 })
+        .collect();
+    let params = SamplingParams {
+        top_p: 0.5,
+        ..params(1.0)
+    };
+    let last = naive(&logits, &params).last().unwrap().0;
+    let drawn: Vec<usize> = (0..500)
+        .map(|index| Sampler::new().sample(&logits, &params, index).0 as usize)
+        .collect();
+    assert!(
+        drawn.iter().all(|&id| id <= last + 1),
+        "the cut is at {last}: {drawn:?}"
+    );
+    assert!(
+        drawn.iter().any(|&id| id > last * 9 / 10),
+        "the cut is at {last}: {drawn:?}"
+    );
+}
+
+#[test]
+fn neighbouring_seeds_share_no_stream() {
+    let gamma = 0x9e37_79b9_7f4a_7c15;
+    for seed in [0, 1, gamma, u64::MAX] {
+        assert_ne!(uniform(seed, 1), uniform(seed.wrapping_add(gamma), 0));
+        assert_ne!(uniform(seed, 0), uniform(seed.wrapping_add(1), 0));
+    }
 }
 
 #[test]
@@ -164,7 +248,10 @@ fn weights_are_exponentials() {
         assert!((f64::from(weight(x)) / exact - 1.0).abs() < 1e-6, "{x}");
     }
     assert_eq!(weight(0.0), 1.0);
-    assert_eq!([weight(-87.5), weight(f32::NEG_INFINITY), weight(f32::NAN)], [0.0; 3]);
+    assert_eq!(
+        [weight(-87.5), weight(f32::NEG_INFINITY), weight(f32::NAN)],
+        [0.0; 3]
+    );
 }
 
 /// Not a check: `cargo test --release -- --ignored --nocapture sampling` prints what a token costs.
@@ -182,21 +269,54 @@ fn cost_of_a_token() {
         for (name, params) in [
             ("greedy", params(0.0)),
             ("temperature", params(0.8)),
-            ("min_p 0.05", SamplingParams { min_p: 0.05, ..params(0.8) }),
-            ("top_k 40", SamplingParams { top_k: 40, ..params(0.8) }),
-            ("top_p 0.95", SamplingParams { top_p: 0.95, ..params(0.8) }),
-            ("top_k 40, top_p 0.95, min_p 0.05", SamplingParams { top_k: 40, top_p: 0.95, min_p: 0.05, ..params(0.8) }),
+            (
+                "min_p 0.05",
+                SamplingParams {
+                    min_p: 0.05,
+                    ..params(0.8)
+                },
+            ),
+            (
+                "top_k 40",
+                SamplingParams {
+                    top_k: 40,
+                    ..params(0.8)
+                },
+            ),
+            (
+                "top_p 0.95",
+                SamplingParams {
+                    top_p: 0.95,
+                    ..params(0.8)
+                },
+            ),
+            (
+                "top_k 40, top_p 0.95, min_p 0.05",
+                SamplingParams {
+                    top_k: 40,
+                    top_p: 0.95,
+                    min_p: 0.05,
+                    ..params(0.8)
+                },
+            ),
         ] {
             let mut sampler = Sampler::new();
             let mut times: Vec<_> = (0..501)
                 .map(|index| {
                     let start = std::time::Instant::now();
-                    std::hint::black_box(sampler.sample(std::hint::black_box(&logits), &params, index));
+                    std::hint::black_box(sampler.sample(
+                        std::hint::black_box(&logits),
+                        &params,
+                        index,
+                    ));
                     start.elapsed()
                 })
                 .collect();
             times.sort_unstable();
-            println!("{size} tokens, {name}: best {:?}, median {:?}", times[0], times[250]);
+            println!(
+                "{size} tokens, {name}: best {:?}, median {:?}",
+                times[0], times[250]
+            );
         }
     }
 }

@@ -50,14 +50,24 @@ fn run_part(
         }
         Err(DecodeCode(code)) => {
             // A refused batch may have written some cells already; written twice they would corrupt the text.
-            let cleared: Vec<bool> =
-                rows.iter().map(|r| backend.remove(r.batch.seq, r.batch.position)).collect();
+            let cleared: Vec<bool> = rows
+                .iter()
+                .map(|r| backend.remove(r.batch.seq, r.batch.position))
+                .collect();
             if rows.len() == 1 {
-                tracing::error!(seq = rows[0].batch.seq.0, code, "decode failed for one sequence");
+                tracing::error!(
+                    seq = rows[0].batch.seq.0,
+                    code,
+                    "decode failed for one sequence"
+                );
                 backend.remove(rows[0].batch.seq, 0);
                 results.push(RowResult::Failed(code));
             } else if cleared.iter().all(|c| *c) {
-                tracing::warn!(rows = rows.len(), code, "decode failed for a batch; splitting it");
+                tracing::warn!(
+                    rows = rows.len(),
+                    code,
+                    "decode failed for a batch; splitting it"
+                );
                 let (a, b) = rows.split_at(rows.len() / 2);
                 run_part(backend, sampler, a, results);
                 run_part(backend, sampler, b, results);

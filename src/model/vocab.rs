@@ -34,7 +34,9 @@ impl Vocab {
     /// The bytes that a token adds to the reply, which need not be whole characters. Empty for
     /// control tokens, which never appear as text, and for ids out of range.
     pub fn piece(&self, token: TokenId) -> &[u8] {
-        self.range(token).and_then(|range| self.bytes.get(range)).unwrap_or_default()
+        self.range(token)
+            .and_then(|range| self.bytes.get(range))
+            .unwrap_or_default()
     }
 
     fn range(&self, token: TokenId) -> Option<std::ops::Range<usize>> {
@@ -45,7 +47,11 @@ impl Vocab {
 
     /// Whether a reply ends with this token.
     pub fn is_eog(&self, token: TokenId) -> bool {
-        let word = |at: usize| self.eog.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 == 1);
+        let word = |at: usize| {
+            self.eog
+                .get(at / 64)
+                .is_some_and(|word| word >> (at % 64) & 1 == 1)
+        };
         usize::try_from(token.0).is_ok_and(word)
     }
 
@@ -113,7 +119,8 @@ impl VocabBuilder {
         let id = self.vocab.len();
         self.vocab.bytes.extend_from_slice(piece);
         // 4 GiB of pieces are no vocabulary; token ids are `i32` in llama.cpp.
-        let end = u32::try_from(self.vocab.bytes.len()).expect("the pieces of a vocabulary fit in 4 GiB");
+        let end =
+            u32::try_from(self.vocab.bytes.len()).expect("the pieces of a vocabulary fit in 4 GiB");
         self.vocab.offsets.push(end);
         TokenId(i32::try_from(id).expect("the ids of a vocabulary fit in an i32"))
     }
@@ -128,7 +135,12 @@ impl VocabBuilder {
 
     /// Marks a token pushed already as one that ends a reply.
     pub fn mark_eog(&mut self, token: TokenId) {
-        let Some(at) = usize::try_from(token.0).ok().filter(|&at| at < self.vocab.len()) else { return };
+        let Some(at) = usize::try_from(token.0)
+            .ok()
+            .filter(|&at| at < self.vocab.len())
+        else {
+            return;
+        };
         if self.vocab.eog.len() <= at / 64 {
             self.vocab.eog.resize(at / 64 + 1, 0);
         }
@@ -136,11 +148,17 @@ impl VocabBuilder {
     }
 
     pub fn set_bos(&mut self, id: TokenId, text: &str) {
-        self.vocab.bos = Some(Named { id, text: text.to_owned() });
+        self.vocab.bos = Some(Named {
+            id,
+            text: text.to_owned(),
+        });
     }
 
     pub fn set_eos(&mut self, id: TokenId, text: &str) {
-        self.vocab.eos = Some(Named { id, text: text.to_owned() });
+        self.vocab.eos = Some(Named {
+            id,
+            text: text.to_owned(),
+        });
     }
 
     pub fn set_add_bos(&mut self, add_bos: bool) {

@@ -1,7 +1,7 @@
 //! The account of outcomes: every request that reaches the server ends in exactly one, counted once.
 
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use super::metrics::Metrics;
 use crate::logic::capacity::Reservation;
@@ -45,7 +45,10 @@ impl Accounts {
             other => other,
         };
         self.ended[outcome.index()].fetch_add(1, Relaxed);
-        self.metrics.requests.with_label_values(&[outcome.label()]).inc();
+        self.metrics
+            .requests
+            .with_label_values(&[outcome.label()])
+            .inc();
     }
 }
 
@@ -63,13 +66,21 @@ impl Ticket {
     /// For a request that has just arrived.
     #[must_use]
     pub fn new(accounts: Arc<Accounts>) -> Self {
-        Self { accounts: Some(accounts), reservation: None, ended: false }
+        Self {
+            accounts: Some(accounts),
+            reservation: None,
+            ended: false,
+        }
     }
 
     /// For the warm-up generation, which appears in no account.
     #[must_use]
     pub fn for_warm_up() -> Self {
-        Self { accounts: None, reservation: None, ended: false }
+        Self {
+            accounts: None,
+            reservation: None,
+            ended: false,
+        }
     }
 
     /// The request was refused before it ran.
@@ -86,10 +97,14 @@ impl Ticket {
         first_token_at: Option<Timestamp>,
         now: Timestamp,
     ) {
-        let Some(accounts) = &self.accounts else { return };
+        let Some(accounts) = &self.accounts else {
+            return;
+        };
         let metrics = &accounts.metrics;
         if let Some(first) = first_token_at {
-            metrics.ttft.observe(first.since(spec.arrival).as_secs_f64());
+            metrics
+                .ttft
+                .observe(first.since(spec.arrival).as_secs_f64());
         }
         if matches!(outcome, Outcome::Finished(_)) {
             metrics.e2e.observe(now.since(spec.arrival).as_secs_f64());

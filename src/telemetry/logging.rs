@@ -10,8 +10,9 @@ use tracing_subscriber::EnvFilter;
 pub fn start(config: &LogConfig) -> Result<(), crate::config::ConfigError> {
     let filter = EnvFilter::try_new(&config.filter)
         .map_err(|e| crate::config::ConfigError(format!("log.filter: {e}")))?;
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     // A second start in one process (tests) keeps the first.
     let _ = match config.format {
         LogFormat::Text => builder.try_init(),

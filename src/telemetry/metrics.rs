@@ -34,8 +34,9 @@ pub struct Metrics {
 const SECONDS: &[f64] = &[
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0,
 ];
-const STEP_SECONDS: &[f64] =
-    &[0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 5.0];
+const STEP_SECONDS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 5.0,
+];
 const HOST_SECONDS: &[f64] = &[
     5e-6, 1e-5, 2e-5, 3e-5, 4e-5, 6e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2,
 ];
@@ -63,7 +64,10 @@ impl Metrics {
             Ok::<_, prometheus::Error>(h)
         };
         let requests = IntCounterVec::new(
-            Opts::new("cadenced_requests_total", "Requests that ended, by outcome."),
+            Opts::new(
+                "cadenced_requests_total",
+                "Requests that ended, by outcome.",
+            ),
             &["outcome"],
         )?;
         registry.register(Box::new(requests.clone()))?;
@@ -85,7 +89,10 @@ impl Metrics {
                 "The model's part of a step: memory operations, decode and sampling.",
                 STEP_SECONDS,
             )?,
-            http_in_flight: gauge("cadenced_http_in_flight", "Requests whose body is not finished.")?,
+            http_in_flight: gauge(
+                "cadenced_http_in_flight",
+                "Requests whose body is not finished.",
+            )?,
             waiting: gauge("cadenced_waiting", "Requests in the wait queue.")?,
             running: gauge("cadenced_running", "Requests in the running set.")?,
             kv_blocks_free: gauge("cadenced_kv_blocks_free", "Free KV blocks of 16 cells.")?,

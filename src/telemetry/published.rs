@@ -61,7 +61,10 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         // About the last 20 steps: a second or two on a CPU.
-        Self { step_ms: Ewma::new(0.05), tokens_per_s: Ewma::new(0.05) }
+        Self {
+            step_ms: Ewma::new(0.05),
+            tokens_per_s: Ewma::new(0.05),
+        }
     }
 }
 
@@ -103,15 +106,19 @@ impl Published {
 
     /// When the step in flight began.
     pub fn step_since(&self) -> Option<Timestamp> {
-        Some(self.step_since.load(Relaxed)).filter(|t| *t > 0).map(Timestamp)
+        Some(self.step_since.load(Relaxed))
+            .filter(|t| *t > 0)
+            .map(Timestamp)
     }
 
     /// The pool has changed.
     pub fn set_kv(&self, usage: KvUsage) {
         self.blocks_total.store(usage.blocks_total.into(), Relaxed);
         self.blocks_free.store(usage.blocks_free.into(), Relaxed);
-        self.sequences_total.store(usage.sequences_total.into(), Relaxed);
-        self.sequences_free.store(usage.sequences_free.into(), Relaxed);
+        self.sequences_total
+            .store(usage.sequences_total.into(), Relaxed);
+        self.sequences_free
+            .store(usage.sequences_free.into(), Relaxed);
     }
 
     /// The pool as last published.

@@ -2,13 +2,17 @@
 
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+mod client;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+pub use client::{Connection, Response};
 
 /// Longer than anything a test waits for; reaching it is a failure, never a timing assertion.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +34,11 @@ impl Daemon {
     pub fn start(args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = command(args, settings);
         command.args(["--listen", "127.0.0.1:0"]);
+        Self::spawn(command)
+    }
+
+    /// Runs a command that becomes a daemon and waits until it listens.
+    pub fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(String::new()));
@@ -100,6 +109,20 @@ impl Daemon {
         }
     }
 
+    /// Polls `/stats` until `condition` holds for them; gives them.
+    pub fn wait_for_stats(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let mut stats = Value::Null;
+        self.wait_for(what, || {
+            stats = self.stats();
+            condition(&stats)
+        });
+        stats
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection::open(self.addr)
+    }
+
     pub fn get(&self, path: &str) -> Response {
         self.send(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
             .response()
@@ -110,19 +133,28 @@ impl Daemon {
         self.get("/stats").json()
     }
 
+    /// How many requests have ended as `outcome`.
+    pub fn count(&self, outcome: &str) -> u64 {
+        self.stats()["requests"][outcome].as_u64().unwrap()
+    }
+
+    /// The value of a metric, named with its labels as the exposition has it.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let value = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+    }
+
     /// Waits until nothing waits, runs or is held, and all memory is back; gives the stats then.
     pub fn idle(&self) -> Value {
-        let mut stats = Value::Null;
-        self.wait_for("idle with everything free", || {
-            stats = self.stats();
+        self.wait_for_stats("idle with everything free", |stats| {
             stats["waiting"] == 0
                 && stats["running"] == 0
                 && stats["in_flight"] == 0
-                && stats["held"]["requests"] == 0
+                && stats["held"] == serde_json::json!({ "requests": 0, "bytes": 0, "tokens": 0 })
                 && stats["kv"]["blocks_free"] == stats["kv"]["blocks_total"]
                 && stats["sequences"]["free"] == stats["sequences"]["total"]
-        });
-        stats
+        })
     }
 
     /// Sends a chat request without waiting for anything.
@@ -131,20 +163,14 @@ impl Daemon {
     }
 
     pub fn post(&self, path: &str, body: &str) -> Connection {
-        self.send(&format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-            body.len()
-        ))
+        self.send(&request(path, body, "connection: close\r\n"))
     }
 
     /// Sends bytes on a new connection.
     pub fn send(&self, bytes: &str) -> Connection {
-        let mut stream = TcpStream::connect(self.addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        // A server that refuses early may close before all is written.
-        let _ = stream.write_all(bytes.as_bytes());
-        Connection { stream: BufReader::new(stream) }
+        let mut connection = self.connect();
+        connection.send(bytes);
+        connection
     }
 }
 
@@ -158,12 +184,27 @@ impl Drop for Daemon {
 /// `cadenced ARGS` with settings by environment and nothing else of the caller's environment that it reads.
 pub fn command(args: &[&str], settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cadenced"));
-    command.args(args).env("CADENCED__ENGINE__CHECK_INVARIANTS", "true").env("NO_COLOR", "1");
+    command.args(args);
+    set_environment(&mut command, settings);
+    command
+}
+
+/// The environment part of [`command`].
+pub fn set_environment(command: &mut Command, settings: &[(&str, &str)]) {
+    command.env("CADENCED__ENGINE__CHECK_INVARIANTS", "true").env("NO_COLOR", "1");
+    command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").env_remove("LISTEN_FDS");
     for (key, value) in settings {
         let name = format!("CADENCED__{}", key.replace('.', "__").to_uppercase());
         command.env(name, value);
     }
-    command
+}
+
+/// The bytes of a POST of JSON; `more` are further header lines.
+pub fn request(path: &str, body: &str, more: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{more}\r\n{body}",
+        body.len()
+    )
 }
 
 /// A chat request of one user message.
@@ -174,131 +215,4 @@ pub fn ask(content: &str, max_tokens: u32, stream: bool) -> Value {
         "stream": stream,
         "temperature": 0,
     })
-}
-
-/// An open connection with a request on it. Dropping it is what a client that goes away does.
-pub struct Connection {
-    pub stream: BufReader<TcpStream>,
-}
-
-impl Connection {
-    /// Reads to the end of the connection.
-    pub fn response(mut self) -> Response {
-        let head = self.head();
-        let mut raw = Vec::new();
-        self.stream.read_to_end(&mut raw).unwrap();
-        head.with_body(raw)
-    }
-
-    /// Reads the status line and the headers.
-    pub fn head(&mut self) -> Response {
-        let mut status = String::new();
-        self.stream.read_line(&mut status).unwrap();
-        let status = status.split_whitespace().nth(1).map_or(0, |s| s.parse().unwrap_or(0));
-        let mut headers = Vec::new();
-        loop {
-            let mut line = String::new();
-            if self.stream.read_line(&mut line).unwrap() == 0 || line == "\r\n" {
-                break;
-            }
-            let (name, value) = line.split_once(':').unwrap();
-            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
-        }
-        Response { status, headers, body: String::new(), complete: true }
-    }
-
-    /// The next SSE `data:` line of a chunked stream; `None` at its end. Comments are passed over.
-    pub fn event(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.stream.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            if let Some(data) = line.trim_end().strip_prefix("data: ") {
-                return Some(data.to_owned());
-            }
-        }
-    }
-
-    /// Reads the head and `n` events with text.
-    pub fn read_text(&mut self, n: usize) {
-        assert_eq!(self.head().status, 200);
-        let mut seen = 0;
-        while seen < n {
-            let event = self.event().expect("the stream ended early");
-            let json: Value = serde_json::from_str(&event).expect("a chunk");
-            seen += usize::from(json["choices"][0]["delta"]["content"].as_str().is_some_and(|t| !t.is_empty()));
-        }
-    }
-}
-
-/// A response as it came.
-#[derive(Debug, Clone)]
-pub struct Response {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    /// Without the chunks' framing.
-    pub body: String,
-    /// The body ended as its framing says it should.
-    pub complete: bool,
-}
-
-impl Response {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
-    }
-
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {:?}", self.body))
-    }
-
-    /// The stream's events, `[DONE]` included.
-    pub fn events(&self) -> Vec<String> {
-        self.body.lines().filter_map(|l| l.strip_prefix("data: ")).map(str::to_owned).collect()
-    }
-
-    /// The text of a reply, streamed or not.
-    pub fn text(&self) -> String {
-        if self.header("content-type").is_some_and(|t| t.starts_with("text/event-stream")) {
-            self.events()
-                .iter()
-                .filter_map(|e| serde_json::from_str::<Value>(e).ok())
-                .filter_map(|v| v["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
-                .collect()
-        } else {
-            self.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
-        }
-    }
-
-    fn with_body(mut self, raw: Vec<u8>) -> Self {
-        let (body, complete) = if self.header("transfer-encoding") == Some("chunked") {
-            unchunk(&raw)
-        } else {
-            let expected = self.header("content-length").and_then(|n| n.parse::<usize>().ok());
-            let complete = expected.is_none_or(|n| n == raw.len());
-            (raw, complete)
-        };
-        self.body = String::from_utf8(body).expect("a body in UTF-8");
-        self.complete = complete;
-        self
-    }
-}
-
-/// Takes the framing off a chunked body; whether its terminator was there.
-fn unchunk(mut raw: &[u8]) -> (Vec<u8>, bool) {
-    let mut body = Vec::new();
-    while let Some(at) = raw.windows(2).position(|w| w == b"\r\n") {
-        let size = std::str::from_utf8(&raw[..at]).ok().and_then(|s| usize::from_str_radix(s, 16).ok());
-        let Some(size) = size else { return (body, false) };
-        raw = &raw[at + 2..];
-        if size == 0 {
-            return (body, raw == b"\r\n");
-        }
-        if raw.len() < size + 2 {
-            return (body, false);
-        }
-        body.extend_from_slice(&raw[..size]);
-        raw = &raw[size + 2..];
-    }
-    (body, false)
 }

@@ -96,7 +96,11 @@ impl KvPool {
     /// If it does not hold.
     pub fn assert_conserved(&self) {
         let held: u32 = self.held.iter().flatten().sum();
-        assert_eq!(held + self.blocks_free, self.blocks_total, "a block leaked or is counted twice");
+        assert_eq!(
+            held + self.blocks_free,
+            self.blocks_total,
+            "a block leaked or is counted twice"
+        );
         let free = self.held.iter().filter(|h| h.is_none()).count();
         assert_eq!(free, self.free.len(), "a sequence id leaked");
         assert!(
@@ -119,7 +123,13 @@ mod tests {
         assert!(p.release(a.seq));
         assert!(!p.release(a.seq), "not twice");
         assert_eq!(p.reserve(5), None, "more than the pool");
-        assert_eq!(p.reserve(4), Some(Lease { seq: a.seq, blocks: 4 }));
+        assert_eq!(
+            p.reserve(4),
+            Some(Lease {
+                seq: a.seq,
+                blocks: 4
+            })
+        );
     }
 
     proptest! {

@@ -17,7 +17,10 @@ pub fn assert_plan<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
 
 fn one_row_for_each_running_sequence<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
     for (i, row) in plan.rows.iter().enumerate() {
-        let s = scheduler.running().iter().find(|s| s.spec.id == row.request);
+        let s = scheduler
+            .running()
+            .iter()
+            .find(|s| s.spec.id == row.request);
         assert!(
             s.is_some_and(|s| s.lease.seq == row.seq),
             "row for {} which does not run as that sequence",
@@ -33,7 +36,13 @@ fn one_row_for_each_running_sequence<P>(scheduler: &Scheduler<P>, plan: &StepPla
 
 fn never_decoded_while_prefilling<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
     for row in &plan.rows {
-        let Some(s) = scheduler.running().iter().find(|s| s.spec.id == row.request) else { continue };
+        let Some(s) = scheduler
+            .running()
+            .iter()
+            .find(|s| s.spec.id == row.request)
+        else {
+            continue;
+        };
         match row.work {
             Work::Decode { .. } => assert_eq!(
                 s.num_computed, s.spec.prompt_tokens,
@@ -41,9 +50,18 @@ fn never_decoded_while_prefilling<P>(scheduler: &Scheduler<P>, plan: &StepPlan) 
                 row.request
             ),
             Work::Prefill { start, len, last } => {
-                assert_eq!(start, s.num_computed, "{}: a hole in the prefill", row.request);
+                assert_eq!(
+                    start, s.num_computed,
+                    "{}: a hole in the prefill",
+                    row.request
+                );
                 assert!(len > 0, "{}: an empty chunk", row.request);
-                assert_eq!(last, start + len == s.spec.prompt_tokens, "{}: wrong end", row.request);
+                assert_eq!(
+                    last,
+                    start + len == s.spec.prompt_tokens,
+                    "{}: wrong end",
+                    row.request
+                );
             }
         }
     }
@@ -57,19 +75,35 @@ fn within_budgets<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
         .filter(|r| matches!(r.work, Work::Prefill { .. }))
         .map(|r| r.work.tokens())
         .sum();
-    assert!(prefill <= limits.prefill_budget, "{prefill} prompt tokens exceed the prefill budget");
-    assert!(plan.tokens() <= limits.n_batch, "{} tokens exceed n_batch", plan.tokens());
+    assert!(
+        prefill <= limits.prefill_budget,
+        "{prefill} prompt tokens exceed the prefill budget"
+    );
+    assert!(
+        plan.tokens() <= limits.n_batch,
+        "{} tokens exceed n_batch",
+        plan.tokens()
+    );
 }
 
 fn removed_sequences_do_not_run(plan: &StepPlan) {
     for seq in &plan.removals {
-        assert!(plan.rows.iter().all(|r| r.seq != *seq), "{seq:?} is removed and runs");
+        assert!(
+            plan.rows.iter().all(|r| r.seq != *seq),
+            "{seq:?} is removed and runs"
+        );
     }
 }
 
 fn cells_within_lease<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
     for row in &plan.rows {
-        let Some(s) = scheduler.running().iter().find(|s| s.spec.id == row.request) else { continue };
+        let Some(s) = scheduler
+            .running()
+            .iter()
+            .find(|s| s.spec.id == row.request)
+        else {
+            continue;
+        };
         let end = row.work.position() + row.work.tokens();
         assert!(
             end <= s.lease.blocks * crate::logic::kv::BLOCK_TOKENS,

@@ -84,7 +84,10 @@ impl<P> Scheduler<P> {
 
     /// Lets a request run. `cached` leading tokens of its prompt are in its sequence already.
     pub fn admit(&mut self, spec: RequestSpec, lease: Lease, cached: u32, payload: P) {
-        debug_assert!(cached < spec.prompt_tokens, "the last prompt token is always computed");
+        debug_assert!(
+            cached < spec.prompt_tokens,
+            "the last prompt token is always computed"
+        );
         self.running.push(Sequence {
             spec,
             lease,
@@ -99,7 +102,9 @@ impl<P> Scheduler<P> {
     /// Ends a request before its time. It leaves at the next sweep, after the step in flight if there is one.
     /// False if it does not run here.
     pub fn end(&mut self, id: RequestId, outcome: Outcome) -> bool {
-        let Some(s) = self.running.iter_mut().find(|s| s.spec.id == id) else { return false };
+        let Some(s) = self.running.iter_mut().find(|s| s.spec.id == id) else {
+            return false;
+        };
         s.ended.get_or_insert(outcome);
         true
     }
@@ -148,8 +153,17 @@ impl<P> Scheduler<P> {
         for (index, s) in self.running.iter().enumerate() {
             if let Some(token) = s.last_token.filter(|_| !s.prefilling()) {
                 let position = s.spec.prompt_tokens + s.num_generated - 1;
-                let work = Work::Decode { position, token, index: s.num_generated };
-                plan.rows.push(RowPlan { index, request: s.spec.id, seq: s.lease.seq, work });
+                let work = Work::Decode {
+                    position,
+                    token,
+                    index: s.num_generated,
+                };
+                plan.rows.push(RowPlan {
+                    index,
+                    request: s.spec.id,
+                    seq: s.lease.seq,
+                    work,
+                });
             }
         }
     }
@@ -158,15 +172,29 @@ impl<P> Scheduler<P> {
     fn plan_prefills(&self, plan: &mut StepPlan) {
         let room = self.limits.n_batch.saturating_sub(plan.tokens());
         let mut budget = self.limits.prefill_budget.min(room);
-        for (index, s) in self.running.iter().enumerate().filter(|(_, s)| s.prefilling()) {
+        for (index, s) in self
+            .running
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.prefilling())
+        {
             if budget == 0 {
                 break;
             }
             let rest = s.spec.prompt_tokens - s.num_computed;
             let len = rest.min(budget);
             budget -= len;
-            let work = Work::Prefill { start: s.num_computed, len, last: len == rest };
-            plan.rows.push(RowPlan { index, request: s.spec.id, seq: s.lease.seq, work });
+            let work = Work::Prefill {
+                start: s.num_computed,
+                len,
+                last: len == rest,
+            };
+            plan.rows.push(RowPlan {
+                index,
+                request: s.spec.id,
+                seq: s.lease.seq,
+                work,
+            });
         }
     }
 
@@ -234,7 +262,10 @@ impl<P> Scheduler<P> {
     /// Output tokens that the running requests may still ask for.
     #[must_use]
     pub fn tokens_remaining(&self) -> u64 {
-        self.running.iter().map(|s| u64::from(s.spec.max_tokens - s.num_generated)).sum()
+        self.running
+            .iter()
+            .map(|s| u64::from(s.spec.max_tokens - s.num_generated))
+            .sum()
     }
 
     /// The bounds that plans keep.

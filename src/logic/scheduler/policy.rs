@@ -20,9 +20,15 @@ pub enum Policy {
     /// One request at a time.
     Fifo,
     /// Batches of fixed size that run to the end of their longest reply; nobody joins late.
-    StaticBatch { batch: usize, fill_timeout: Duration },
+    StaticBatch {
+        batch: usize,
+        fill_timeout: Duration,
+    },
     /// Iteration-level scheduling: requests join and leave at every step.
-    Continuous { max_running: usize, order: StepOrder },
+    Continuous {
+        max_running: usize,
+        order: StepOrder,
+    },
 }
 
 impl Policy {
@@ -30,10 +36,19 @@ impl Policy {
     #[must_use]
     pub fn take_rule(self, running: usize) -> Option<TakeRule> {
         match self {
-            Self::Fifo => (running == 0).then_some(TakeRule { seats: 1, fill: None }),
-            Self::StaticBatch { batch, fill_timeout } => (running == 0).then_some(TakeRule {
+            Self::Fifo => (running == 0).then_some(TakeRule {
+                seats: 1,
+                fill: None,
+            }),
+            Self::StaticBatch {
+                batch,
+                fill_timeout,
+            } => (running == 0).then_some(TakeRule {
                 seats: batch,
-                fill: Some(FillRule { batch, timeout: fill_timeout }),
+                fill: Some(FillRule {
+                    batch,
+                    timeout: fill_timeout,
+                }),
             }),
             Self::Continuous { max_running, .. } => {
                 let seats = max_running.saturating_sub(running);
@@ -82,9 +97,30 @@ mod tests {
         let rule = |p: Policy, running| p.take_rule(running).map(|r| r.seats);
         assert_eq!(rule(Policy::Fifo, 0), Some(1));
         assert_eq!(rule(Policy::Fifo, 1), None);
-        assert_eq!(rule(Policy::StaticBatch { batch: 4, fill_timeout }, 0), Some(4));
-        assert_eq!(rule(Policy::StaticBatch { batch: 4, fill_timeout }, 1), None);
-        let c = Policy::Continuous { max_running: 4, order: StepOrder::DecodeFirst };
+        assert_eq!(
+            rule(
+                Policy::StaticBatch {
+                    batch: 4,
+                    fill_timeout
+                },
+                0
+            ),
+            Some(4)
+        );
+        assert_eq!(
+            rule(
+                Policy::StaticBatch {
+                    batch: 4,
+                    fill_timeout
+                },
+                1
+            ),
+            None
+        );
+        let c = Policy::Continuous {
+            max_running: 4,
+            order: StepOrder::DecodeFirst,
+        };
         assert_eq!(rule(c, 0), Some(4));
         assert_eq!(rule(c, 3), Some(1));
         assert_eq!(rule(c, 4), None);

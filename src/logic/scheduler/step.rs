@@ -42,7 +42,11 @@ pub enum Work {
     /// Prompt tokens `start .. start + len`; the last chunk samples the first token of the reply.
     Prefill { start: u32, len: u32, last: bool },
     /// Feeds the token sampled last at `position` and samples the reply's token number `index`.
-    Decode { position: u32, token: TokenId, index: u32 },
+    Decode {
+        position: u32,
+        token: TokenId,
+        index: u32,
+    },
 }
 
 impl Work {

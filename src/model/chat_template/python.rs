@@ -21,7 +21,12 @@ pub fn to_json(value: &Value, positional: Rest<Value>, options: Kwargs) -> Resul
     let (item, key) = match separators.as_deref() {
         None => (if indent.is_some() { "," } else { ", " }, ": "),
         Some([item, key]) => (item.as_str(), key.as_str()),
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators must be a pair")),
+        Some(_) => {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "separators must be a pair",
+            ));
+        }
     };
     let style = JsonStyle {
         indent,
@@ -29,7 +34,8 @@ pub fn to_json(value: &Value, positional: Rest<Value>, options: Kwargs) -> Resul
         key,
         sort_keys: sort_keys.unwrap_or(false),
         // Its first parameter after the value.
-        ensure_ascii: ensure_ascii.unwrap_or_else(|| positional.first().is_some_and(Value::is_true)),
+        ensure_ascii: ensure_ascii
+            .unwrap_or_else(|| positional.first().is_some_and(Value::is_true)),
     };
     let mut json = String::new();
     style.write(value, 0, &mut json)?;
@@ -64,7 +70,9 @@ impl JsonStyle<'_> {
             }
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
-                self.write_items('[', ']', items, depth, out, |item, out| self.write(item, depth + 1, out))?;
+                self.write_items('[', ']', items, depth, out, |item, out| {
+                    self.write(item, depth + 1, out)
+                })?;
             }
             kind => {
                 let message = format!("{kind} is not JSON serializable");
@@ -137,7 +145,9 @@ fn write_number(value: &Value, out: &mut String) {
 /// `repr` of a float: Rust's shortest digits, and its choice of notation too, but `1e-05`.
 fn float(number: f64) -> String {
     let digits = format!("{number:?}");
-    let Some((mantissa, exponent)) = digits.split_once('e') else { return digits };
+    let Some((mantissa, exponent)) = digits.split_once('e') else {
+        return digits;
+    };
     let mantissa = mantissa.strip_suffix(".0").unwrap_or(mantissa);
     match exponent.strip_prefix('-') {
         Some(exponent) => format!("{mantissa}e-{exponent:0>2}"),
@@ -147,8 +157,11 @@ fn float(number: f64) -> String {
 
 /// `datetime.strftime`.
 pub fn strftime(at: OffsetDateTime, format: &str) -> Result<String, Error> {
-    let invalid = |error: &dyn std::fmt::Display| Error::new(ErrorKind::InvalidOperation, format!("strftime: {error}"));
-    let items = time::format_description::parse_strftime_owned(format).map_err(|error| invalid(&error))?;
+    let invalid = |error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::InvalidOperation, format!("strftime: {error}"))
+    };
+    let items =
+        time::format_description::parse_strftime_owned(format).map_err(|error| invalid(&error))?;
     at.format(&items).map_err(|error| invalid(&error))
 }
 
@@ -159,8 +172,16 @@ pub fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Value> 
         ("removeprefix", Some(prefix)) => Value::from(text.strip_prefix(prefix).unwrap_or(text)),
         ("removesuffix", Some(suffix)) => Value::from(text.strip_suffix(suffix).unwrap_or(text)),
         ("rsplit", Some(separator)) if !separator.is_empty() => {
-            let splits = args.get(1).and_then(Value::as_i64).and_then(|splits| usize::try_from(splits).ok());
-            let mut parts: Vec<&str> = text.rsplitn(splits.map_or(usize::MAX, |splits| splits.saturating_add(1)), separator).collect();
+            let splits = args
+                .get(1)
+                .and_then(Value::as_i64)
+                .and_then(|splits| usize::try_from(splits).ok());
+            let mut parts: Vec<&str> = text
+                .rsplitn(
+                    splits.map_or(usize::MAX, |splits| splits.saturating_add(1)),
+                    separator,
+                )
+                .collect();
             parts.reverse();
             parts.into_iter().map(Value::from).collect()
         }
@@ -169,71 +190,25 @@ pub fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Value> 
                 Some((before, after)) => (before, separator, after),
                 None => (text, "", ""),
             };
-            [before, found, after].into_iter().map(Value::from).collect()
+            [before, found, after]
+                .into_iter()
+                .map(Value::from)
+                .collect()
         }
         ("rpartition", Some(separator)) if !separator.is_empty() => {
             let (before, found, after) = match text.rsplit_once(separator) {
                 Some((before, after)) => (before, separator, after),
                 None => ("", "", text),
             };
-            [before, found, after].into_iter().map(Value::from).collect()
+            [before, found, after]
+                .into_iter()
+                .map(Value::from)
+                .collect()
         }
         _ => return None,
     })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn value(json: &str) -> Value {
-        super::super::to_value(&serde_json::from_str(json).unwrap())
-    }
-
-    fn options(pairs: &[(&str, Value)]) -> Kwargs {
-        pairs.iter().map(|(key, value)| (*key, value.clone())).collect()
-    }
-
-    /// The expected texts are CPython's.
-    #[test]
-    fn json_is_that_of_json_dumps() {
-        let tree = value(r#"{"b":[1,2.0,1e-5,1e16,12345678901234567890,true,null],"a":{"é\"\n\u0001<":"😀"},"e":[],"f":{}}"#);
-        let json = |pairs: &[(&str, Value)]| to_json(&tree, Rest(vec![]), options(pairs)).unwrap().to_string();
-        assert_eq!(
-            json(&[]),
-            r#"{"b": [1, 2.0, 1e-05, 1e+16, 12345678901234567890, true, null], "a": {"é\"\n\u0001<": "😀"}, "e": [], "f": {}}"#
-        );
-        assert_eq!(
-            json(&[("indent", Value::from(2)), ("sort_keys", Value::from(true)), ("ensure_ascii", Value::from(true))]),
-            "{\n  \"a\": {\n    \"\\u00e9\\\"\\n\\u0001<\": \"\\ud83d\\ude00\"\n  },\n  \"b\": [\n    1,\n    2.0,\n    1e-05,\n    1e+16,\n    12345678901234567890,\n    true,\n    null\n  ],\n  \"e\": [],\n  \"f\": {}\n}"
-        );
-        let separators = Value::from(vec![Value::from(","), Value::from(":")]);
-        assert!(json(&[("separators", separators)]).starts_with(r#"{"b":[1,2.0,"#));
-        assert!(to_json(&Value::UNDEFINED, Rest(vec![]), options(&[])).is_err());
-        assert!(to_json(&tree, Rest(vec![]), options(&[("colour", Value::from(1))])).is_err());
-    }
-
-    #[test]
-    fn dates_print_as_in_python() {
-        let at = OffsetDateTime::from_unix_timestamp(1_772_539_509).unwrap();
-        assert_eq!(strftime(at, "%d %b %Y").unwrap(), "03 Mar 2026");
-        assert_eq!(strftime(at, "%A, %B %-d, %Y %H:%M:%S %%").unwrap(), "Tuesday, March 3, 2026 12:05:09 %");
-        assert!(strftime(at, "%!").is_err());
-    }
-
-    #[test]
-    fn string_methods_split_as_in_python() {
-        let call = |text, method, args: &[&str]| {
-            let args: Vec<Value> = args.iter().map(|arg| Value::from(*arg)).collect();
-            string_method(text, method, &args).map(|value| value.to_string())
-        };
-        assert_eq!(call("a-b-c", "partition", &["-"]).unwrap(), "['a', '-', 'b-c']");
-        assert_eq!(call("a-b-c", "rpartition", &["-"]).unwrap(), "['a-b', '-', 'c']");
-        assert_eq!(call("abc", "rpartition", &["-"]).unwrap(), "['', '', 'abc']");
-        assert_eq!(call("a-b-c", "rsplit", &["-"]).unwrap(), "['a', 'b', 'c']");
-        assert_eq!(call("abc", "removeprefix", &["a"]).unwrap(), "bc");
-        assert_eq!(call("abc", "removesuffix", &["x"]).unwrap(), "abc");
-        assert_eq!(call("abc", "swapcase", &[]), None);
-        assert_eq!(string_method("a-b-c", "rsplit", &[Value::from("-"), Value::from(1)]).unwrap().to_string(), "['a-b', 'c']");
-    }
-}
+#[path = "python_tests.rs"]
+mod tests;

@@ -15,18 +15,46 @@ pub const OPEN: char = '\u{fdd0}';
 pub const CLOSE: char = '\u{fdd1}';
 
 /// The roles that a template may paste between `<|` and `|>` to write a control token.
-pub const ROLES: [&str; 8] = ["system", "developer", "user", "assistant", "tool", "function", "model", "ipython"];
-
-/// Methods, filters and tests whose arguments are looked for, not written.
-const MATCHERS: [&str; 24] = [
-    "split", "rsplit", "partition", "rpartition", "startswith", "endswith", "startingwith", "endingwith", "find", "rfind",
-    "index", "rindex", "count", "replace", "strip", "lstrip", "rstrip", "trim", "removeprefix", "removesuffix", "get",
-    "selectattr", "rejectattr", "eq",
+pub const ROLES: [&str; 8] = [
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+    "model",
+    "ipython",
 ];
 
-/// Whether the arguments of this method, filter or test are looked for, not written.
+/// Whether arguments of this method, filter or test are looked for, not written: all of them, or,
+/// of `replace`, the first one.
 pub fn is_matcher(name: &str) -> bool {
-    MATCHERS.contains(&name)
+    matches!(
+        name,
+        "split"
+            | "rsplit"
+            | "partition"
+            | "rpartition"
+            | "startswith"
+            | "endswith"
+            | "startingwith"
+            | "endingwith"
+            | "find"
+            | "rfind"
+            | "index"
+            | "rindex"
+            | "count"
+            | "replace"
+            | "strip"
+            | "lstrip"
+            | "rstrip"
+            | "trim"
+            | "removeprefix"
+            | "removesuffix"
+            | "selectattr"
+            | "rejectattr"
+            | "eq"
+    )
 }
 
 /// Marks the texts of control tokens.
@@ -38,12 +66,15 @@ pub struct Marker {
 
 impl Marker {
     pub fn new(special_texts: &[String]) -> Result<Self, BuildError> {
-        let tokens = AhoCorasickBuilder::new().match_kind(MatchKind::LeftmostLongest).build(special_texts)?;
+        let tokens = AhoCorasickBuilder::new()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(special_texts)?;
         let mut affixes: Vec<(String, String)> = special_texts
             .iter()
             .flat_map(|text| ROLES.iter().filter_map(|role| text.split_once(role)))
             .filter(|(before, after)| {
-                let punctuation = |affix: &str| !affix.is_empty() && !affix.contains(char::is_alphanumeric);
+                let punctuation =
+                    |affix: &str| !affix.is_empty() && !affix.contains(char::is_alphanumeric);
                 punctuation(before) && punctuation(after)
             })
             .map(|(before, after)| (before.to_owned(), after.to_owned()))
@@ -58,11 +89,19 @@ impl Marker {
     pub fn mark(&self, text: &str) -> String {
         let mut marked = String::with_capacity(text.len() + 8);
         let mut rest = text;
-        if let Some((_, after)) = self.affixes.iter().find(|(_, after)| text.starts_with(after)) {
+        if let Some((_, after)) = self
+            .affixes
+            .iter()
+            .find(|(_, after)| text.starts_with(after))
+        {
             push_marked(&mut marked, after);
             rest = &text[after.len()..];
         }
-        let tail = self.affixes.iter().find(|(before, _)| rest.ends_with(before)).map_or("", |(before, _)| before);
+        let tail = self
+            .affixes
+            .iter()
+            .find(|(before, _)| rest.ends_with(before))
+            .map_or("", |(before, _)| before);
         let body = &rest[..rest.len() - tail.len()];
         let mut written = 0;
         for token in self.tokens.find_iter(body) {
@@ -82,7 +121,13 @@ impl Marker {
     pub fn prepare(&self, source: &str) -> String {
         let mut out = String::with_capacity(source.len() + source.len() / 4);
         let mut rest = source;
-        while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min() {
+        while let Some(at) = rest
+            .find("{{")
+            .into_iter()
+            .chain(rest.find("{%"))
+            .chain(rest.find("{#"))
+            .min()
+        {
             out.push_str(&self.mark(&rest[..at]));
             rest = &rest[at..];
             if rest.starts_with("{#") {
@@ -109,7 +154,9 @@ impl Marker {
         for (at, token) in tag.tokens.iter().enumerate() {
             let replaced = match token.kind {
                 Kind::Name if at == 0 && tag.keyword() == Some("generation") => "with".to_owned(),
-                Kind::Name if at == 0 && tag.keyword() == Some("endgeneration") => "endwith".to_owned(),
+                Kind::Name if at == 0 && tag.keyword() == Some("endgeneration") => {
+                    "endwith".to_owned()
+                }
                 Kind::Text if !token.looked_for && !tag.is_compared(at) => self.mark(token.text),
                 _ => continue,
             };
@@ -129,8 +176,17 @@ fn push_marked(out: &mut String, text: &str) {
 
 /// Where the `endraw` tag starts.
 fn end_of_raw(source: &str) -> usize {
-    let is_end = |at: &usize| source[at + 2..].trim_start_matches(['-', '+']).trim_start().starts_with("endraw");
-    source.match_indices("{%").map(|(at, _)| at).find(is_end).unwrap_or(source.len())
+    let is_end = |at: &usize| {
+        source[at + 2..]
+            .trim_start_matches(['-', '+'])
+            .trim_start()
+            .starts_with("endraw")
+    };
+    source
+        .match_indices("{%")
+        .map(|(at, _)| at)
+        .find(is_end)
+        .unwrap_or(source.len())
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -149,6 +205,13 @@ struct Token<'a> {
     looked_for: bool,
 }
 
+/// What is between an open bracket and where the scan is.
+struct Bracket {
+    looked_for: bool,
+    /// Of its arguments the second one is written.
+    of_replace: bool,
+}
+
 /// A `{{ … }}` or `{% … %}`.
 struct Tag<'a> {
     text: &'a str,
@@ -163,8 +226,12 @@ impl<'a> Tag<'a> {
     fn scan(source: &'a str) -> Self {
         let is_block = source.starts_with("{%");
         let end = if is_block { "%}" } else { "}}" };
-        let mut tag = Self { text: source, is_block, tokens: Vec::new() };
-        let mut brackets: Vec<bool> = Vec::new();
+        let mut tag = Self {
+            text: source,
+            is_block,
+            tokens: Vec::new(),
+        };
+        let mut brackets: Vec<Bracket> = Vec::new();
         let mut at = 2;
         while let Some(first) = source[at..].chars().next() {
             let here = &source[at..];
@@ -172,7 +239,7 @@ impl<'a> Tag<'a> {
                 tag.text = &source[..at + end.len()];
                 break;
             }
-            let looked_for = brackets.last().is_some_and(|&looked_for| looked_for);
+            let looked_for = brackets.last().is_some_and(|bracket| bracket.looked_for);
             let (kind, start, length) = match first {
                 '\'' | '"' => (Kind::Text, at + 1, literal_length(&here[1..], first)),
                 _ if first.is_alphanumeric() || first == '_' => {
@@ -185,11 +252,20 @@ impl<'a> Tag<'a> {
                     continue;
                 }
                 '(' | '[' | '{' => {
-                    brackets.push(looked_for || tag.opens_search(first));
+                    brackets.push(Bracket {
+                        looked_for: looked_for || tag.opens_search(first),
+                        of_replace: tag.tokens.last().is_some_and(|last| last.text == "replace"),
+                    });
                     (Kind::Symbol, at, 1)
                 }
                 ')' | ']' | '}' => {
                     brackets.pop();
+                    (Kind::Symbol, at, 1)
+                }
+                ',' => {
+                    if let Some(bracket) = brackets.last_mut().filter(|last| last.of_replace) {
+                        bracket.looked_for = false;
+                    }
                     (Kind::Symbol, at, 1)
                 }
                 // Whitespace control is no part of what the tag says.
@@ -199,7 +275,12 @@ impl<'a> Tag<'a> {
                 }
                 _ => (Kind::Symbol, at, first.len_utf8()),
             };
-            tag.tokens.push(Token { kind, text: &source[start..start + length], start, looked_for });
+            tag.tokens.push(Token {
+                kind,
+                text: &source[start..start + length],
+                start,
+                looked_for,
+            });
             at = start + length + usize::from(kind == Kind::Text);
             at = at.min(source.len());
         }
@@ -207,15 +288,23 @@ impl<'a> Tag<'a> {
     }
 
     fn keyword(&self) -> Option<&'a str> {
-        self.tokens.first().filter(|token| self.is_block && token.kind == Kind::Name).map(|token| token.text)
+        self.tokens
+            .first()
+            .filter(|token| self.is_block && token.kind == Kind::Name)
+            .map(|token| token.text)
     }
 
     /// Whether the bracket about to open holds what is looked for.
     fn opens_search(&self, bracket: char) -> bool {
-        let Some(last) = self.tokens.last() else { return false };
-        let is_operator = ["in", "not", "and", "or", "if", "else", "is", "set"].contains(&last.text);
+        let Some(last) = self.tokens.last() else {
+            return false;
+        };
+        let is_operator =
+            ["in", "not", "and", "or", "if", "else", "is", "set"].contains(&last.text);
         match bracket {
-            _ if last.kind == Kind::Name && is_operator => self.is_membership(self.tokens.len() - 1),
+            _ if last.kind == Kind::Name && is_operator => {
+                self.is_membership(self.tokens.len() - 1)
+            }
             '(' => last.kind == Kind::Name && is_matcher(last.text),
             '[' => last.kind != Kind::Symbol || [")", "]"].contains(&last.text),
             _ => false,
@@ -231,12 +320,20 @@ impl<'a> Tag<'a> {
 
     /// Whether a string literal is an operand of a comparison or of `in`.
     fn is_compared(&self, at: usize) -> bool {
-        let symbol = |at: usize| ["==", "!="].contains(&self.tokens[at].text) && self.tokens[at].kind == Kind::Symbol;
+        let symbol = |at: usize| {
+            ["==", "!="].contains(&self.tokens[at].text) && self.tokens[at].kind == Kind::Symbol
+        };
         let before = at > 0 && (symbol(at - 1) || self.is_membership(at - 1));
         let after = at + 1;
-        let not_in = self.tokens.get(after).is_some_and(|token| token.text == "not") && after + 1 < self.tokens.len();
+        let not_in = self
+            .tokens
+            .get(after)
+            .is_some_and(|token| token.text == "not")
+            && after + 1 < self.tokens.len();
         let after = after < self.tokens.len()
-            && (symbol(after) || self.is_membership(after) || (not_in && self.is_membership(after + 1)));
+            && (symbol(after)
+                || self.is_membership(after)
+                || (not_in && self.is_membership(after + 1)));
         before || after
     }
 }
@@ -253,53 +350,5 @@ fn literal_length(rest: &str, quote: char) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn prepared(source: &str) -> String {
-        let special = ["<|end|>", "<|user|>", "<|end|>x", "</s>"].map(str::to_owned);
-        Marker::new(&special).unwrap().prepare(source).replace(OPEN, "⟦").replace(CLOSE, "⟧")
-    }
-
-    #[test]
-    fn marks_what_is_written() {
-        for (source, expected) in [
-            ("a<|end|>b{{ x }}</s>", "a⟦<|end|>⟧b{{ x }}⟦</s>⟧"),
-            ("{{ '<|end|>\\n' + x }}", "{{ '⟦<|end|>⟧\\n' + x }}"),
-            ("{{ \"it's </s>\" ~ {'a': {'b': '</s>'}} }}</s>", "{{ \"it's ⟦</s>⟧\" ~ {'a': {'b': '⟦</s>⟧'}} }}⟦</s>⟧"),
-            ("{{ 'it\\'s </s>' }}", "{{ 'it\\'s ⟦</s>⟧' }}"),
-            ("{% set x = '<|end|>x' %}", "{% set x = '⟦<|end|>x⟧' %}"),
-            ("{% for t in ['</s>'] %}", "{% for t in ['⟦</s>⟧'] %}"),
-            ("{{ f('</s>') if '</s>' in x else '</s>' }}", "{{ f('⟦</s>⟧') if '</s>' in x else '⟦</s>⟧' }}"),
-            ("{{ '<|' + role + '|>' + '<|x|>' }}", "{{ '⟦<|⟧' + role + '⟦|>⟧' + '<|x|>' }}"),
-            ("<|{{ role }}|>\n", "⟦<|⟧{{ role }}⟦|>⟧\n"),
-            ("{% raw %}{{ '</s>' }}{% endraw %}", "{% raw %}{{ '⟦</s>⟧' }}{% endraw %}"),
-        ] {
-            assert_eq!(prepared(source), expected, "{source}");
-        }
-    }
-
-    #[test]
-    fn leaves_alone_what_is_looked_for() {
-        for source in [
-            "{% if '</s>' in x %}",
-            "{% if '</s>' not in x and x != '</s>' and '</s>' == x %}",
-            "{% if x in ['</s>', '<|end|>'] %}",
-            "{% for p in x.split('</s>') if p not in ('</s>',) %}",
-            "{{ x.replace('</s>', '') | trim('</s>') }}",
-            "{{ x['</s>'] }}",
-            "{# '</s>' #}",
-            "{{ '</s",
-            "{% raw %}",
-            "{{",
-        ] {
-            assert_eq!(prepared(source), source);
-        }
-    }
-
-    #[test]
-    fn generation_tags_become_blocks() {
-        let source = "{%- generation -%}\n{{ generation }}{% endgeneration %}";
-        assert_eq!(prepared(source), "{%- with -%}\n{{ generation }}{% endwith %}");
-    }
-}
+#[path = "source_tests.rs"]
+mod tests;
