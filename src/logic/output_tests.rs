@@ -152,23 +152,3 @@ proptest! {
         }
     }
 }
-
-/// Not a check: `cargo test --release -- --ignored --nocapture output` prints the cost of a push.
-#[test]
-#[ignore = "a measurement"]
-fn cost_of_a_push() {
-    for stops in [vec![], vec!["</s>".to_owned(), "\n\nUser:".to_owned()]] {
-        let mut out = String::with_capacity(64 << 20);
-        let mut assembler = TextAssembler::new(stops.clone());
-        let pushes: u32 = 8_000_000;
-        let start = std::time::Instant::now();
-        for _ in 0..pushes {
-            assembler.push(std::hint::black_box(b" token"), &mut out);
-        }
-        println!(
-            "{} stop strings: {:?} per push",
-            stops.len(),
-            start.elapsed() / pushes
-        );
-    }
-}

@@ -270,25 +270,3 @@ fn dry_runs_name_what_fails() {
     let failing: Vec<&str> = picky.check().into_iter().map(|(name, _)| name).collect();
     assert_eq!(failing, ["a system and a user message", "tools"]);
 }
-
-/// Not a check: `cargo test --release -- --ignored --nocapture chat_template` prints the costs.
-#[test]
-#[ignore = "a measurement"]
-fn cost_of_a_rendering() {
-    let turn = |at: usize| {
-        let role = ["user", "assistant"][at % 2];
-        json!({"role": role, "content": "Tell me a story. ".repeat(12)})
-    };
-    for (name, source) in [("smollm2", SMOLLM2), ("qwen3", QWEN3), ("llama3", LLAMA3)] {
-        for turns in [1, 41] {
-            let (template, messages, rounds) =
-                (template(source), (0..turns).map(turn).collect(), 500);
-            let start = std::time::Instant::now();
-            for _ in 0..rounds {
-                std::hint::black_box(template.render(std::hint::black_box(&messages), None, true))
-                    .unwrap();
-            }
-            println!("{name}, {turns} messages: {:?}", start.elapsed() / rounds);
-        }
-    }
-}

@@ -132,34 +132,6 @@ fn a_content_chunk_is_one_allocation() {
     }
 }
 
-/// `cargo test --release -- --ignored --nocapture cost`
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
-fn cost_of_a_content_chunk() {
-    let writer = writer(true);
-    let rounds = 1_000_000_u32;
-    let best_ns = |mut one: Box<dyn FnMut(&str) -> usize + '_>| {
-        let mut best = f64::MAX;
-        for _ in 0..7 {
-            let start = std::time::Instant::now();
-            for _ in 0..rounds {
-                std::hint::black_box(one(std::hint::black_box(" token")));
-            }
-            best = best.min(start.elapsed().as_nanos() as f64 / f64::from(rounds));
-        }
-        best
-    };
-    let fresh = best_ns(Box::new(|text| writer.content_chunk(text).len()));
-    let mut out = Vec::new();
-    let reused = best_ns(Box::new(move |text| {
-        out.clear();
-        writer.write_sse(&mut out, Chunk::Content(text));
-        out.len()
-    }));
-    println!("content_chunk {fresh:.0} ns, write_sse into a reused buffer {reused:.0} ns");
-}
-
 proptest! {
     /// B040, B041, B043: text arrives exactly as it was, whatever is in it.
     #[test]
