@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::{PATIENCE, Response};
 
 /// An open connection. Dropping it is what a client that goes away does.
 pub struct Connection {
@@ -34,7 +34,11 @@ impl Connection {
     fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream: BufReader::new(stream), pending: String::new(), terminated: false }
+        Self {
+            stream: BufReader::new(stream),
+            pending: String::new(),
+            terminated: false,
+        }
     }
 
     /// Sends bytes. A server that refuses early may close before all is sent; its answer still can be read.
@@ -47,7 +51,10 @@ impl Connection {
     pub fn head(&mut self) -> Response {
         let mut status = String::new();
         let _ = self.stream.read_line(&mut status);
-        let status = status.split_whitespace().nth(1).map_or(0, |s| s.parse().unwrap_or(0));
+        let status = status
+            .split_whitespace()
+            .nth(1)
+            .map_or(0, |s| s.parse().unwrap_or(0));
         let mut headers = Vec::new();
         loop {
             let mut line = String::new();
@@ -57,7 +64,12 @@ impl Connection {
             let (name, value) = line.split_once(':').unwrap();
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
-        Response { status, headers, body: String::new(), complete: true }
+        Response {
+            status,
+            headers,
+            body: String::new(),
+            complete: true,
+        }
     }
 
     /// Reads a response that the connection outlives.
@@ -69,7 +81,9 @@ impl Connection {
             }
             response.complete = std::mem::take(&mut self.terminated);
         } else {
-            let length = response.header("content-length").map_or(0, |n| n.parse().unwrap());
+            let length = response
+                .header("content-length")
+                .map_or(0, |n| n.parse().unwrap());
             let mut body = vec![0; length];
             response.complete = self.stream.read_exact(&mut body).is_ok();
             response.body = String::from_utf8(body).expect("a body in UTF-8");
@@ -87,7 +101,12 @@ impl Connection {
     /// Reads the rest of a stream, whose head and first events have been read, and the connection's end.
     pub fn rest(mut self) -> Response {
         let headers = vec![("content-type".into(), "text/event-stream".into())];
-        let mut rest = Response { status: 200, headers, body: String::new(), complete: true };
+        let mut rest = Response {
+            status: 200,
+            headers,
+            body: String::new(),
+            complete: true,
+        };
         while let Some(block) = self.block() {
             rest.body.push_str(&block);
         }
@@ -119,7 +138,10 @@ impl Connection {
 
     /// Half-closes: the client has said all it wants to say.
     pub fn shut_writing(&mut self) {
-        self.stream.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+        self.stream
+            .get_mut()
+            .shutdown(std::net::Shutdown::Write)
+            .unwrap();
     }
 
     /// The next block of a chunked SSE stream, event or comment, with its blank line; `None` at its end.
@@ -148,9 +170,13 @@ impl Connection {
         if self.stream.read_exact(&mut data).is_err() {
             return false;
         }
-        assert!(data.ends_with(b"\r\n"), "a chunk that does not end where it said");
+        assert!(
+            data.ends_with(b"\r\n"),
+            "a chunk that does not end where it said"
+        );
         self.terminated = size == 0;
-        self.pending.push_str(std::str::from_utf8(&data[..size]).expect("a chunk in UTF-8"));
+        self.pending
+            .push_str(std::str::from_utf8(&data[..size]).expect("a chunk in UTF-8"));
         !self.terminated
     }
 
@@ -177,77 +203,12 @@ impl Connection {
         while seen < n {
             let event = self.event().expect("the stream ended early");
             let json: Value = serde_json::from_str(&event).expect("a chunk");
-            let text = json["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
+            let text = json["choices"][0]["delta"]["content"]
+                .as_str()
+                .unwrap_or_default();
             seen += usize::from(!text.is_empty());
             all.push_str(text);
         }
         all
-    }
-}
-
-/// A response as it came.
-#[derive(Debug, Clone)]
-pub struct Response {
-    /// 0 if none came.
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    /// Without the chunks' framing.
-    pub body: String,
-    /// The body ended as its framing says it should, and the connection after it if that was waited for.
-    pub complete: bool,
-}
-
-impl Response {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
-    }
-
-    fn is_chunked(&self) -> bool {
-        self.header("transfer-encoding") == Some("chunked")
-    }
-
-    pub fn is_stream(&self) -> bool {
-        self.header("content-type").is_some_and(|t| t.starts_with("text/event-stream"))
-    }
-
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
-    }
-
-    /// The stream's events, `[DONE]` included.
-    pub fn events(&self) -> Vec<String> {
-        self.body.lines().filter_map(|l| l.strip_prefix("data: ")).map(str::to_owned).collect()
-    }
-
-    /// The stream's events as JSON, without `[DONE]`.
-    pub fn chunks(&self) -> Vec<Value> {
-        self.events().iter().filter_map(|e| serde_json::from_str(e).ok()).collect()
-    }
-
-    /// Whether this is a stream that says that it is whole.
-    pub fn is_done(&self) -> bool {
-        self.complete && self.events().last().is_some_and(|e| e == "[DONE]")
-    }
-
-    /// The text of a reply, streamed or not.
-    pub fn text(&self) -> String {
-        if self.is_stream() {
-            let text = |v: &Value| v["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
-            self.chunks().iter().filter_map(text).collect()
-        } else {
-            self.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
-        }
-    }
-
-    /// Why the reply ended, streamed or not.
-    pub fn finish_reason(&self) -> Option<String> {
-        let chunks = if self.is_stream() { self.chunks() } else { vec![self.json()] };
-        chunks.iter().find_map(|c| c["choices"][0]["finish_reason"].as_str().map(str::to_owned))
-    }
-
-    /// The code of the error that the reply is or ends with.
-    pub fn error_code(&self) -> Option<String> {
-        let last = if self.is_stream() { self.chunks().pop()? } else { self.json() };
-        last["error"]["code"].as_str().map(str::to_owned)
     }
 }

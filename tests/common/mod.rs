@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
 mod client;
+mod response;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-pub use client::{Connection, Response};
+pub use client::Connection;
+pub use response::Response;
 
 /// Longer than anything a test waits for; reaching it is a failure, never a timing assertion.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,12 +41,20 @@ impl Daemon {
 
     /// Runs a command that becomes a daemon and waits until it listens.
     pub fn spawn(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(String::new()));
         let addr = loop {
             let mut line = String::new();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "ended: {}", log.lock().unwrap());
+            assert!(
+                stderr.read_line(&mut line).unwrap() > 0,
+                "ended: {}",
+                log.lock().unwrap()
+            );
             log.lock().unwrap().push_str(&line);
             if let Some((_, rest)) = line.split_once("listening on http://") {
                 break rest.trim().parse().unwrap();
@@ -78,8 +88,9 @@ impl Daemon {
 
     /// Sends a signal by `kill`'s name of it.
     pub fn signal(&self, name: &str) {
-        let status =
-            Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        let status = Command::new("kill")
+            .args([&format!("-{name}"), &self.pid().to_string()])
+            .status();
         assert!(status.unwrap().success());
     }
 
@@ -124,8 +135,10 @@ impl Daemon {
     }
 
     pub fn get(&self, path: &str) -> Response {
-        self.send(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
-            .response()
+        self.send(&format!(
+            "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        ))
+        .response()
     }
 
     /// `/stats`.
@@ -141,8 +154,13 @@ impl Daemon {
     /// The value of a metric, named with its labels as the exposition has it.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
-        let value = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+        let value = text
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+        value
+            .unwrap_or_else(|| panic!("no {name} in\n{text}"))
+            .parse()
+            .unwrap()
     }
 
     /// Waits until nothing waits, runs or is held, and all memory is back; gives the stats then.
@@ -191,8 +209,13 @@ pub fn command(args: &[&str], settings: &[(&str, &str)]) -> Command {
 
 /// The environment part of [`command`].
 pub fn set_environment(command: &mut Command, settings: &[(&str, &str)]) {
-    command.env("CADENCED__ENGINE__CHECK_INVARIANTS", "true").env("NO_COLOR", "1");
-    command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").env_remove("LISTEN_FDS");
+    command
+        .env("CADENCED__ENGINE__CHECK_INVARIANTS", "true")
+        .env("NO_COLOR", "1");
+    command
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
+        .env_remove("LISTEN_FDS");
     for (key, value) in settings {
         let name = format!("CADENCED__{}", key.replace('.', "__").to_uppercase());
         command.env(name, value);

@@ -10,24 +10,33 @@ use crate::{number, paced, whole};
 fn assert_cancelled(d: &Daemon, n: u64) -> Value {
     let stats = d.idle();
     assert_eq!(number(&stats, "/requests/cancelled"), n, "{stats}");
-    assert_eq!(d.metric("cadenced_requests_total{outcome=\"cancelled\"}"), n as f64);
+    assert_eq!(
+        d.metric("cadenced_requests_total{outcome=\"cancelled\"}"),
+        n as f64
+    );
     stats
 }
 
 /// B059: what is abandoned in the queue takes no seat and no prefill, and what waits behind it runs next.
 #[test]
 fn a_request_abandoned_in_the_queue_is_never_prefilled_and_the_one_behind_it_runs() {
-    let d = paced("3000", &[("scheduler.max_running", "1"), ("scheduler.policy", "fifo")]);
+    let d = paced(
+        "3000",
+        &[("scheduler.max_running", "1"), ("scheduler.policy", "fifo")],
+    );
     let before = number(&d.idle(), "/engine/prefilled_tokens");
     let mut first = d.chat(&ask("first", 200, true));
     first.read_text(1);
-    let abandoned: Vec<_> =
-        (0..6).map(|i| d.chat(&ask(&"never ".repeat(100 + i), 5, i % 2 == 0))).collect();
+    let abandoned: Vec<_> = (0..6)
+        .map(|i| d.chat(&ask(&"never ".repeat(100 + i), 5, i % 2 == 0)))
+        .collect();
     d.wait_for("six in the queue", || number(&d.stats(), "/waiting") == 6);
     let last = d.chat(&ask("last", 5, true));
     d.wait_for("seven in the queue", || number(&d.stats(), "/waiting") == 7);
     drop(abandoned);
-    d.wait_for("they no longer wait", || number(&d.stats(), "/waiting") == 1);
+    d.wait_for("they no longer wait", || {
+        number(&d.stats(), "/waiting") == 1
+    });
     // Nothing had to end for that: the first still runs.
     assert_eq!(number(&d.stats(), "/running"), 1);
     assert!(last.response().is_done());
@@ -47,7 +56,13 @@ fn prompt_tokens(content: &str) -> u64 {
 /// B058: a prompt whose client left is not computed to its end.
 #[test]
 fn a_prefill_is_abandoned_between_its_chunks() {
-    let d = paced("0", &[("scheduler.prefill_budget", "16"), ("fake.prefill_token_us", "250")]);
+    let d = paced(
+        "0",
+        &[
+            ("scheduler.prefill_budget", "16"),
+            ("fake.prefill_token_us", "250"),
+        ],
+    );
     let long = "long ".repeat(2000);
     for (n, stream) in [(1, true), (2, false)] {
         let before = number(&d.idle(), "/engine/prefilled_tokens");
@@ -58,7 +73,10 @@ fn a_prefill_is_abandoned_between_its_chunks() {
         drop(client);
         let stats = assert_cancelled(&d, n);
         let computed = number(&stats, "/engine/prefilled_tokens") - before;
-        assert!(computed < prompt_tokens(&long), "all {computed} tokens were computed");
+        assert!(
+            computed < prompt_tokens(&long),
+            "all {computed} tokens were computed"
+        );
         assert!(whole(&d, "next", 3, stream).complete);
     }
 }
@@ -70,7 +88,9 @@ fn a_decode_ends_when_its_client_leaves() {
     for (n, stream) in [(1, true), (2, false)] {
         let before = number(&d.idle(), "/engine/generated_tokens");
         let client = d.chat(&ask("talk", 4000, stream));
-        d.wait_for_stats("it talks", |s| number(s, "/engine/generated_tokens") > before + 3);
+        d.wait_for_stats("it talks", |s| {
+            number(s, "/engine/generated_tokens") > before + 3
+        });
         drop(client);
         let stats = assert_cancelled(&d, n);
         let generated = number(&stats, "/engine/generated_tokens");
@@ -82,7 +102,10 @@ fn a_decode_ends_when_its_client_leaves() {
 /// B056: fifty times over, all seats filled by clients that leave, and then all of them by clients that stay.
 #[test]
 fn seats_come_back_from_clients_that_leave_again_and_again() {
-    let d = paced("500", &[("scheduler.max_running", "4"), ("limits.requests", "4")]);
+    let d = paced(
+        "500",
+        &[("scheduler.max_running", "4"), ("limits.requests", "4")],
+    );
     for round in 1..=50 {
         let clients: Vec<_> = (0..4)
             .map(|i| {
@@ -92,9 +115,13 @@ fn seats_come_back_from_clients_that_leave_again_and_again() {
             })
             .collect();
         drop(clients);
-        d.wait_for("four free seats", || number(&d.stats(), "/held/requests") == 0);
+        d.wait_for("four free seats", || {
+            number(&d.stats(), "/held/requests") == 0
+        });
     }
-    let stay: Vec<_> = (0..4).map(|i| d.chat(&ask(&format!("stays {i}"), 20, true))).collect();
+    let stay: Vec<_> = (0..4)
+        .map(|i| d.chat(&ask(&format!("stays {i}"), 20, true)))
+        .collect();
     assert!(stay.into_iter().all(|c| c.response().is_done()));
     assert_cancelled(&d, 200);
 }
@@ -116,7 +143,9 @@ fn a_client_that_leaves_amid_its_body_is_cancelled_not_invalid() {
     let d = paced("0", &[]);
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{\"messages\":";
     let client = d.send(head);
-    d.wait_for("it holds a seat", || number(&d.stats(), "/held/requests") == 1);
+    d.wait_for("it holds a seat", || {
+        number(&d.stats(), "/held/requests") == 1
+    });
     drop(client);
     let stats = assert_cancelled(&d, 1);
     assert_eq!(number(&stats, "/requests/invalid"), 0);
@@ -126,13 +155,20 @@ fn a_client_that_leaves_amid_its_body_is_cancelled_not_invalid() {
 #[test]
 fn gauges_return_to_zero_when_everybody_leaves_at_once() {
     let d = paced("1000", &[("scheduler.max_running", "16")]);
-    let clients: Vec<_> = (0..24).map(|i| d.chat(&ask(&format!("{i}"), 600, i % 2 == 0))).collect();
-    d.wait_for_stats("16 run, 8 wait", |s| s["running"] == 16 && s["waiting"] == 8);
+    let clients: Vec<_> = (0..24)
+        .map(|i| d.chat(&ask(&format!("{i}"), 600, i % 2 == 0)))
+        .collect();
+    d.wait_for_stats("16 run, 8 wait", |s| {
+        s["running"] == 16 && s["waiting"] == 8
+    });
     assert_eq!(d.metric("cadenced_http_in_flight"), 24.0);
     drop(clients);
     assert_cancelled(&d, 24);
     for gauge in ["running", "waiting", "http_in_flight"] {
         assert_eq!(d.metric(&format!("cadenced_{gauge}")), 0.0, "{gauge}");
     }
-    assert_eq!(d.metric("cadenced_kv_blocks_free"), d.metric("cadenced_kv_blocks_total"));
+    assert_eq!(
+        d.metric("cadenced_kv_blocks_free"),
+        d.metric("cadenced_kv_blocks_total")
+    );
 }

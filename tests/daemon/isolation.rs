@@ -8,48 +8,77 @@ use crate::{assert_error, number, paced, whole};
 /// stalled stream gets its next token.
 #[test]
 fn while_a_decode_blocks_everything_but_the_model_answers() {
-    let d = paced("1000", &[
-        ("fake.fault", "stall"),
-        ("fake.fault_marker", "STALL"),
-        ("fake.fault_at_token", "5"),
-        ("fake.stall_ms", "2000"),
-        ("server.sse_keep_alive_s", "1"),
-        ("scheduler.max_running", "2"),
-        ("limits.requests", "4"),
-    ]);
+    let d = paced(
+        "1000",
+        &[
+            ("fake.fault", "stall"),
+            ("fake.fault_marker", "STALL"),
+            ("fake.fault_at_token", "5"),
+            ("fake.stall_ms", "2000"),
+            ("server.sse_keep_alive_s", "1"),
+            ("scheduler.max_running", "2"),
+            ("limits.requests", "4"),
+        ],
+    );
     let alone = whole(&d, "beside", 400, true).text();
 
     let mut beside = d.chat(&ask("beside", 400, true));
     let mut text = beside.read_text(1);
     let mut stalled = d.chat(&ask("STALL", 20, true));
-    // Its fifth token is out, so the decode of the sixth has begun.
-    stalled.read_text(5);
+    // The decode that feeds token 5 (of 0, 1, …) blocks; that token is out before it.
+    stalled.read_text(6);
     let mut waiting = d.chat(&ask("waits", 5, true));
     assert_eq!(waiting.head().status, 200);
-    assert!(waiting.event().is_some_and(|e| e.contains("assistant")), "the role comes first");
+    assert!(
+        waiting.event().is_some_and(|e| e.contains("assistant")),
+        "the role comes first"
+    );
     let leaving = d.chat(&ask("leaves", 5, false));
-    d.wait_for("all seats taken", || number(&d.stats(), "/held/requests") == 4);
+    d.wait_for("all seats taken", || {
+        number(&d.stats(), "/held/requests") == 4
+    });
 
     assert_eq!(d.get("/health").status, 200);
     assert_eq!(d.get("/ready").status, 200);
     let stats = d.stats();
-    assert_eq!((number(&stats, "/running"), number(&stats, "/waiting")), (2, 2), "{stats}");
+    assert_eq!(
+        (number(&stats, "/running"), number(&stats, "/waiting")),
+        (2, 2),
+        "{stats}"
+    );
     assert_eq!(d.metric("cadenced_running"), 2.0);
-    assert_error(&d.chat(&ask("too many", 5, true)).response(), 503, "queue_full");
+    assert_error(
+        &d.chat(&ask("too many", 5, true)).response(),
+        503,
+        "queue_full",
+    );
     assert_error(&d.post("/v1/nope", "{}").response(), 404, "not_found");
     drop(leaving);
-    d.wait_for("the cancel of a request that waits", || d.count("cancelled") == 1);
+    d.wait_for("the cancel of a request that waits", || {
+        d.count("cancelled") == 1
+    });
     assert_eq!(number(&d.stats(), "/waiting"), 1);
     // Its seat is free again, so what is refused now is refused for what it says.
     assert_error(&d.chat(&ask("", 0, true)).response(), 400, "invalid_value");
     // The one that runs has no token to show, the one that waits has not begun; both are told they live.
-    while beside.block().is_some_and(|block| {
-        text.push_str(&content(&block));
-        !block.starts_with(':')
-    }) {}
-    assert!(waiting.block().is_some_and(|b| b.starts_with(':')), "a comment while it waits");
+    while !beside.silent() {
+        text.push_str(&content(&beside.block().unwrap()));
+    }
+    while !waiting.silent() {
+        waiting.block().unwrap();
+    }
+    for stream in [&mut beside, &mut waiting] {
+        let comment = stream.block().unwrap();
+        assert!(comment.starts_with(':'), "{comment}");
+    }
 
-    assert!(stalled.silent(), "the stall was over before all of this was answered");
+    while !stalled.silent() {
+        let block = stalled.block().unwrap();
+        assert!(
+            block.starts_with(':'),
+            "the stall was over before all of this was answered"
+        );
+    }
     let stalled = stalled.rest();
     assert!(stalled.is_done(), "{stalled:?}");
     text.push_str(&beside.rest().text());
@@ -59,26 +88,38 @@ fn while_a_decode_blocks_everything_but_the_model_answers() {
 }
 
 fn content(block: &str) -> String {
-    let json = block.trim_end().strip_prefix("data: ").and_then(|e| serde_json::from_str(e).ok());
+    let json = block
+        .trim_end()
+        .strip_prefix("data: ")
+        .and_then(|e| serde_json::from_str(e).ok());
     let json: serde_json::Value = json.unwrap_or_default();
-    json["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned()
+    json["choices"][0]["delta"]["content"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Admission has room and the queue has room: a newcomer is let in while the decode blocks, and runs after it.
 #[test]
 fn a_request_is_admitted_while_a_decode_blocks() {
-    let d = paced("0", &[
-        ("fake.fault", "stall"),
-        ("fake.fault_marker", "STALL"),
-        ("fake.fault_at_token", "2"),
-        ("fake.stall_ms", "1000"),
-    ]);
-    let mut stalled = d.chat(&ask("STALL", 4, true));
-    stalled.read_text(2);
+    let d = paced(
+        "0",
+        &[
+            ("fake.fault", "stall"),
+            ("fake.fault_marker", "STALL"),
+            ("fake.fault_at_token", "2"),
+            ("fake.stall_ms", "1000"),
+        ],
+    );
+    let mut stalled = d.chat(&ask("STALL", 6, true));
+    stalled.read_text(3);
     let mut newcomer = d.chat(&ask("newcomer", 4, true));
     assert_eq!(newcomer.head().status, 200);
     assert!(newcomer.event().is_some(), "the role");
-    assert!(stalled.silent(), "the stall was over before the newcomer was admitted");
+    assert!(
+        stalled.silent(),
+        "the stall was over before the newcomer was admitted"
+    );
     assert!(newcomer.rest().is_done());
     assert!(stalled.rest().is_done());
     d.idle();

@@ -19,10 +19,12 @@ mod framing;
 mod isolation;
 mod limits;
 mod model_file;
+mod replies;
 mod rungs;
 mod slow_reader;
 mod soak;
 mod streaming;
+#[cfg(target_os = "linux")]
 mod systemd;
 
 use common::{Daemon, Response, ask};
@@ -67,7 +69,10 @@ fn ask_with(content: &str, max_tokens: u32, stream: bool, more: Value) -> Value 
 
 /// A number of `/stats`.
 fn number(stats: &Value, pointer: &str) -> u64 {
-    stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
+    stats
+        .pointer(pointer)
+        .and_then(Value::as_u64)
+        .unwrap_or_else(|| panic!("no {pointer} in {stats}"))
 }
 
 /// Asserts that a response is an OpenAI error with this status and code.
@@ -75,16 +80,29 @@ fn number(stats: &Value, pointer: &str) -> u64 {
 fn assert_error(response: &Response, status: u16, code: &str) {
     assert_eq!(response.status, status, "{response:?}");
     assert!(response.complete, "{response:?}");
-    assert_eq!(response.header("content-type"), Some("application/json"), "{response:?}");
+    assert_eq!(
+        response.header("content-type"),
+        Some("application/json"),
+        "{response:?}"
+    );
     let error = &response.json()["error"];
     assert_eq!(error["code"], code, "{response:?}");
     for key in ["message", "type"] {
-        assert!(error[key].as_str().is_some_and(|t| !t.is_empty()), "{response:?}");
+        assert!(
+            error[key].as_str().is_some_and(|t| !t.is_empty()),
+            "{response:?}"
+        );
     }
-    assert!(error.as_object().is_some_and(|e| e.contains_key("param")), "{response:?}");
+    assert!(
+        error.as_object().is_some_and(|e| e.contains_key("param")),
+        "{response:?}"
+    );
     let retry_after = response.header("retry-after");
     if status == 503 {
-        let seconds: u32 = retry_after.expect("a 503 with Retry-After").parse().unwrap();
+        let seconds: u32 = retry_after
+            .expect("a 503 with Retry-After")
+            .parse()
+            .unwrap();
         assert!((1..=60).contains(&seconds), "{response:?}");
     } else {
         assert_eq!(retry_after, None, "{response:?}");

@@ -10,14 +10,21 @@ const NAME: &str = "model.name";
 #[test]
 fn a_reader_that_stops_is_cut_off_and_its_neighbour_is_not() {
     let name = "m".repeat(16_000);
-    let d = paced("300", &[
-        (NAME, &name),
-        ("limits.unread_bytes", "2000"),
-        ("limits.max_output_tokens", "12000"),
-    ]);
+    let d = paced(
+        "300",
+        &[
+            (NAME, &name),
+            ("limits.unread_bytes", "2000"),
+            ("limits.max_output_tokens", "12000"),
+        ],
+    );
     let alone = whole(&d, "neighbour", 200, true).text();
     let mut slow = Connection::open_with_small_buffer(d.addr, 4096);
-    slow.send(request("/v1/chat/completions", &ask("slow", 12_000, true).to_string(), ""));
+    slow.send(request(
+        "/v1/chat/completions",
+        &ask("slow", 12_000, true).to_string(),
+        "",
+    ));
     slow.read_text(1);
     let neighbour = d.chat(&ask("neighbour", 200, true));
     let beside = neighbour.response();
@@ -34,10 +41,18 @@ fn a_reader_that_stops_is_cut_off_and_its_neighbour_is_not() {
     while let Some(event) = slow.event() {
         last = event;
     }
-    assert!(last.contains("slow_reader"), "{}", &last[..last.len().min(300)]);
+    assert!(
+        last.contains("slow_reader"),
+        "{}",
+        &last[..last.len().min(300)]
+    );
     drop(slow);
     let stats = d.idle();
-    assert_eq!(number(&stats, "/requests/slow_reader"), 1, "counted once: {stats}");
+    assert_eq!(
+        number(&stats, "/requests/slow_reader"),
+        1,
+        "counted once: {stats}"
+    );
     assert_eq!(number(&stats, "/requests/cancelled"), 0, "{stats}");
 }
 
@@ -48,7 +63,9 @@ fn a_reader_that_pauses_within_its_allowance_gets_everything() {
     let alone = whole(&d, "pauses", 500, true).text();
     let mut reader = d.chat(&ask("pauses", 500, true));
     let mut text = reader.read_text(1);
-    d.wait_for("its reply is computed", || number(&d.stats(), "/requests/length") == 2);
+    d.wait_for("its reply is computed", || {
+        number(&d.stats(), "/requests/length") == 2
+    });
     let rest = reader.rest();
     assert!(rest.is_done());
     text.push_str(&rest.text());
@@ -61,7 +78,9 @@ fn a_reader_that_pauses_within_its_allowance_gets_everything() {
 fn a_reply_that_is_not_streamed_has_no_slow_reader() {
     let d = paced("0", &[("limits.unread_bytes", "2000")]);
     let reply = d.chat(&ask("whole", 3000, false));
-    d.wait_for("its reply is computed", || number(&d.stats(), "/requests/length") == 1);
+    d.wait_for("its reply is computed", || {
+        number(&d.stats(), "/requests/length") == 1
+    });
     assert!(reply.response().complete);
     let stats = d.idle();
     assert_eq!(number(&stats, "/requests/slow_reader"), 0, "{stats}");
