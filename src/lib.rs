@@ -18,6 +18,7 @@ pub mod listen;
 pub mod logic;
 pub mod messages;
 pub mod model;
+pub mod notify;
 pub mod pull;
 pub mod reply;
 pub mod serve;

@@ -61,7 +61,11 @@ pub fn run(config: Config) -> Exit {
         Ok(listener) => listener,
         Err(e) => return unavailable(&format!("server.listen: {e}")),
     };
-    actix_rt::System::new().block_on(serve(config, listener))
+    let system = actix_rt::System::new();
+    let exit = system.block_on(serve(config, listener));
+    // Dropped, it would wait for a model that is still being loaded.
+    std::mem::forget(system);
+    exit
 }
 
 fn unavailable(why: &str) -> Exit {
@@ -99,8 +103,9 @@ async fn serve(config: Config, listener: TcpListener) -> Exit {
         exit = serve_until_failure(&state) => exit,
         exit = serve_until_told(&state, &mut terminate, &mut interrupt) => exit,
     };
-    // What is left has been told its end; this closes the sockets.
-    let _ = tokio::time::timeout(Duration::from_secs(2), http.stop(true)).await;
+    // What is left has been told its end; this closes the sockets. A second signal waits for nobody.
+    let graceful = exit != Exit::Interrupted;
+    let _ = tokio::time::timeout(Duration::from_secs(2), http.stop(graceful)).await;
     if let Some(served) = state.served.get() {
         served.engine.stop();
     }
@@ -142,7 +147,7 @@ async fn serve_until_failure(state: &Data<AppState>) -> Exit {
         match warm_up::generate(&served, &state.shared, limit).await {
             Ok(()) => {
                 state.lifecycle.enter(Phase::Ready);
-                notify(&[sd_notify::NotifyState::Ready]);
+                notify(sd_notify::NotifyState::Ready);
                 tracing::info!(
                     model = served.name,
                     rung = state.config.policy().rung(),
@@ -228,9 +233,15 @@ async fn serve_until_told(
 
 async fn drain(state: &Data<AppState>) {
     let config = &state.config.lifecycle;
-    state.lifecycle.enter(Phase::Leaving);
-    notify(&[sd_notify::NotifyState::Stopping]);
-    tokio::time::sleep(Duration::from_millis(config.drain_grace_ms)).await;
+    let grace = Duration::from_millis(config.drain_grace_ms);
+    // Without a grace there is no moment at which a server that is not ready accepts.
+    state.lifecycle.enter(if grace.is_zero() {
+        Phase::Draining
+    } else {
+        Phase::Leaving
+    });
+    notify(sd_notify::NotifyState::Stopping);
+    tokio::time::sleep(grace).await;
     state.lifecycle.enter(Phase::Draining);
     let limit = Duration::from_secs(config.drain_limit_s);
     if tokio::time::timeout(limit, nothing_in_flight(state))
@@ -262,8 +273,8 @@ async fn nothing_in_flight(state: &Data<AppState>) {
     }
 }
 
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(e) = sd_notify::notify(states) {
+fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(e) = crate::notify::notify(state) {
         tracing::warn!("systemd could not be notified: {e}");
     }
 }

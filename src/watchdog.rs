@@ -34,7 +34,7 @@ pub async fn until_dead(state: &Data<AppState>, engine: &Engine) -> String {
             return format!("a step has taken {} s: the model hangs", age.as_secs());
         }
         if notify_every.is_some_and(|every| since_notified + PERIOD >= every) {
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+            let _ = crate::notify::notify(sd_notify::NotifyState::Watchdog);
             since_notified = Duration::ZERO;
         }
         tokio::time::sleep(PERIOD).await;

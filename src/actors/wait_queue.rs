@@ -95,7 +95,12 @@ impl Handler<PutBack> for WaitQueue {
 
     fn handle(&mut self, PutBack(requests): PutBack, _: &mut Self::Context) {
         for (spec, job) in requests {
-            self.logic.put_back(spec, job);
+            // Its client may have left while nobody knew where it was.
+            if job.is_abandoned() {
+                job.end(&spec, 0, Outcome::Cancelled, self.clock.now());
+            } else {
+                self.logic.put_back(spec, job);
+            }
         }
         self.publish();
     }

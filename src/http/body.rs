@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use actix_web::error::PayloadError;
 use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use actix_web::{HttpRequest, web};
 use bytes::BytesMut;
@@ -38,9 +39,16 @@ pub async fn read(
     let mut body = BytesMut::with_capacity(declared.unwrap_or(0).min(1 << 16));
     let reading = async {
         while let Some(chunk) = payload.next().await {
-            let chunk = chunk.map_err(|e| {
-                ServeError::invalid_body(format!("the body could not be read: {e}"))
-            })?;
+            let chunk = match chunk {
+                Ok(chunk) => chunk,
+                // The client left, which is no fault of its request: this handler is dropped with the
+                // connection, and until then it waits.
+                Err(PayloadError::Incomplete(_)) => std::future::pending().await,
+                Err(e) => {
+                    let why = format!("the body could not be read: {e}");
+                    return Err(ServeError::invalid_body(why));
+                }
+            };
             if body.len() + chunk.len() > limit {
                 return Err(ServeError::BodyTooLarge { limit });
             }

@@ -39,11 +39,16 @@ impl Accounts {
         self.ended[outcome.index()].load(Relaxed)
     }
 
-    fn count(&self, outcome: Outcome) {
-        let outcome = match outcome {
+    /// What `outcome` counts as.
+    fn judge(&self, outcome: Outcome) -> Outcome {
+        match outcome {
             Outcome::Cancelled => Outcome::ALL[usize::from(self.lost_as.load(Relaxed))],
             other => other,
-        };
+        }
+    }
+
+    fn count(&self, outcome: Outcome) {
+        let outcome = self.judge(outcome);
         self.ended[outcome.index()].fetch_add(1, Relaxed);
         self.metrics
             .requests
@@ -100,6 +105,7 @@ impl Ticket {
         let Some(accounts) = &self.accounts else {
             return;
         };
+        let outcome = accounts.judge(outcome);
         let metrics = &accounts.metrics;
         if let Some(first) = first_token_at {
             metrics
