@@ -24,5 +24,6 @@ pub mod reply;
 pub mod serve;
 pub mod system;
 pub mod telemetry;
+pub mod wait_policy;
 pub mod warm_up;
 pub mod watchdog;

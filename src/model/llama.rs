@@ -286,6 +286,7 @@ impl LlamaBackend {
         let effective = EffectiveSettings {
             threads,
             threads_batch,
+            wait_policy: crate::wait_policy::in_force(),
             n_batch: context.n_batch(),
             n_ubatch: context.n_ubatch(),
             kv_cells: context.n_ctx(),

@@ -62,6 +62,8 @@ pub trait ModelBackend {
 pub struct EffectiveSettings {
     pub threads: i32,
     pub threads_batch: i32,
+    /// How the compute threads wait for one another.
+    pub wait_policy: String,
     pub n_batch: u32,
     pub n_ubatch: u32,
     pub kv_cells: u32,
