@@ -8,13 +8,16 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// This very program, also when a build has replaced its file meanwhile.
+const SELF: &str = "/proc/self/exe";
+
 /// Runs this program's hidden `subcommand` on `spec`, with `env` on top of its own environment.
 pub fn call<S: Serialize, R: DeserializeOwned>(
     subcommand: &str,
     spec: &S,
     env: &[(String, String)],
 ) -> Result<R> {
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut child = Command::new(SELF)
         .arg(subcommand)
         .envs(env.iter().map(|(k, v)| (k, v)))
         .stdin(Stdio::piped())

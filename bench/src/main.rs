@@ -1,17 +1,26 @@
 //! `cadenced-bench`: measures the daemon and the engine under it. bench/README.md says how each figure is
 //! taken, how to read it and what it decided.
 
+mod all;
 mod canary;
 mod child;
 mod client;
 mod cpu;
 mod daemon;
+mod decode_cell;
 mod effective;
 mod engine;
+mod host_work;
+mod knobs;
+mod memory;
+mod neighbour;
+mod occupancy;
 mod prometheus;
 mod provenance;
+mod quality;
 mod raw;
 mod raw_loop;
+mod report;
 mod sse;
 mod stats;
 mod window;
@@ -33,8 +42,26 @@ struct Cli {
 enum Command {
     /// The daemon over HTTP against a bare llama_decode loop.
     Raw(raw::RawArgs),
+    /// Model file, KV type, flash attention, threads: the table behind the defaults.
+    Knobs(knobs::KnobsArgs),
+    /// What a step pays for cells of the pool that others hold.
+    Occupancy(occupancy::OccupancyArgs),
+    /// How far a variant of the model is from the original, on a fixed text.
+    Quality(quality::QualityArgs),
+    /// The daemon's own work in a step, on a model that costs nothing.
+    HostWork(host_work::HostWorkArgs),
+    /// Resident memory against what must be held, and over many requests.
+    Memory(memory::MemoryArgs),
+    /// All of the above but the profile, with their defaults.
+    All,
+    /// Makes the tables of the READMEs out of the results.
+    Report(report::ReportArgs),
     #[command(hide = true)]
     RawLoop,
+    #[command(hide = true)]
+    KnobCell,
+    #[command(hide = true)]
+    OccupancyCell,
     #[command(hide = true)]
     CanaryLoop,
 }
@@ -42,6 +69,15 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Raw(args) => raw::run(&args),
+        Command::Knobs(args) => knobs::run(&args),
+        Command::Occupancy(args) => occupancy::run(&args),
+        Command::Quality(args) => quality::run(&args),
+        Command::HostWork(args) => host_work::run(&args),
+        Command::Memory(args) => memory::run(&args),
+        Command::All => all::run(),
+        Command::Report(args) => report::run(&args),
+        Command::KnobCell => child::serve(decode_cell::run),
+        Command::OccupancyCell => child::serve(occupancy::cell),
         Command::RawLoop => child::serve(raw_loop::run),
         Command::CanaryLoop => child::serve(canary::run),
     };

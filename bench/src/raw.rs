@@ -32,7 +32,7 @@ const CONTEXT_TOLERANCE: f64 = 0.02;
 #[derive(Args)]
 pub struct RawArgs {
     /// The model file.
-    #[arg(long)]
+    #[arg(long, default_value = "models/smollm2-135m-instruct-q4_0.gguf")]
     model: PathBuf,
     /// The daemon's binary; by default the one beside this program.
     #[arg(long)]
@@ -72,6 +72,8 @@ struct Served {
     host_us: f64,
     daemon_cpu: Share,
     client_cpu: f64,
+    /// Until the last of the streams had its first text.
+    ttft_ms_max: f64,
     #[serde(skip)]
     positions: Vec<usize>,
 }
@@ -103,6 +105,13 @@ struct Bench<'a> {
     daemon: Daemon,
     settings: BareSettings,
     prompts: Vec<Prompt>,
+}
+
+fn ttft_ms(reply: &Reply) -> f64 {
+    reply
+        .texts
+        .first()
+        .map_or(0.0, |t| (*t - reply.sent).as_secs_f64() * 1e3)
 }
 
 pub fn run(args: &RawArgs) -> Result<()> {
@@ -246,6 +255,7 @@ impl Bench<'_> {
             host_us: after.since(&before).mean() * 1e6,
             daemon_cpu: daemon_a.until(daemon_b),
             client_cpu: client_a.until(client_b).total,
+            ttft_ms_max: replies.iter().map(ttft_ms).fold(0.0, f64::max),
             positions,
         })
     }

@@ -74,8 +74,11 @@ impl Reply {
     }
 }
 
-/// The body, and for each chunk when it was complete and how long the body was then.
-fn unchunk(recording: &Recording, mut at: usize) -> Result<(Vec<u8>, Vec<(Instant, usize)>)> {
+/// When a chunk was complete, and how long the body was then.
+type Arrival = (Instant, usize);
+
+/// The body, and the arrivals of its chunks.
+fn unchunk(recording: &Recording, mut at: usize) -> Result<(Vec<u8>, Vec<Arrival>)> {
     let raw = &recording.bytes;
     let (mut body, mut times) = (Vec::new(), Vec::new());
     let mut read = 0;
