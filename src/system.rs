@@ -46,7 +46,7 @@ pub struct Engine {
     cancel: [Recipient<Cancel>; 2],
     /// What the backend made of its settings.
     pub effective: EffectiveSettings,
-    signs: Vec<(&'static str, Box<dyn Fn() -> bool + Send + Sync>)>,
+    signs: Vec<(&'static str, Sign)>,
     arbiters: Vec<ArbiterHandle>,
 }
 
@@ -102,6 +102,7 @@ impl<A: Actor<Context = Context<A>>> Mailbox<A> {
     }
 }
 
+/// Whether something still lives.
 type Sign = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// An arbiter whose thread's end is noticed.

@@ -99,7 +99,13 @@ async fn accept(
         prompt_tokens,
         max_tokens: chat.max_tokens.min(served.front.context - prompt_tokens),
     };
-    let (sender, receiver) = reply::channel(spec.max_tokens, state.config.limits.unread_bytes);
+    // A reply that is sent whole is read by this server: how slowly is no fault of its client.
+    let unread_bytes = if chat.stream {
+        state.config.limits.unread_bytes
+    } else {
+        usize::MAX
+    };
+    let (sender, receiver) = reply::channel(spec.max_tokens, unread_bytes);
     let reply = Reply::new(id, receiver, Arc::clone(&served), in_flight);
     let Some(mut ticket) = ticket.take() else {
         return Err(ServeError::Internal);
