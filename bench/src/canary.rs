@@ -57,7 +57,7 @@ impl Canary {
                 &Spec {
                     model: model.clone(),
                 },
-                &[],
+                child::PASSIVE,
             )?,
             None => spin(),
         });

@@ -8,18 +8,28 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+const POLICY: &str = "OMP_WAIT_POLICY";
+const SPIN: &str = "GOMP_SPINCOUNT";
+
 /// This very program, also when a build has replaced its file meanwhile.
 const SELF: &str = "/proc/self/exe";
 
-/// Runs this program's hidden `subcommand` on `spec`, with `env` on top of its own environment.
+/// How the daemon's compute threads wait unless told otherwise, in the words of its `/stats`.
+pub const PASSIVE: &str = "passive";
+/// OpenMP's own way: spinning.
+pub const DEFAULT: &str = "default";
+
+/// Runs this program's hidden `subcommand` on `spec`, where compute threads wait by `wait_policy`.
 pub fn call<S: Serialize, R: DeserializeOwned>(
     subcommand: &str,
     spec: &S,
-    env: &[(String, String)],
+    wait_policy: &str,
 ) -> Result<R> {
     let mut child = Command::new(SELF)
         .arg(subcommand)
-        .envs(env.iter().map(|(k, v)| (k, v)))
+        .env_remove(POLICY)
+        .env_remove(SPIN)
+        .envs(variable(wait_policy))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -33,6 +43,18 @@ pub fn call<S: Serialize, R: DeserializeOwned>(
     ensure!(output.status.success(), "{subcommand}: {}", output.status);
     written?;
     serde_json::from_slice(&output.stdout).with_context(|| format!("{subcommand}: its answer"))
+}
+
+/// The variable that makes OpenMP wait like this; it is read when a process starts.
+fn variable(wait_policy: &str) -> Option<(&'static str, &str)> {
+    let spins = wait_policy
+        .strip_prefix("spins ")
+        .and_then(|s| s.strip_suffix(" times"));
+    match (spins, wait_policy) {
+        (Some(count), _) => Some((SPIN, count)),
+        (None, "active" | "passive") => Some((POLICY, wait_policy)),
+        _ => None,
+    }
 }
 
 /// The child's side.

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Effective {
     pub threads: i32,
     pub threads_batch: i32,
+    /// How the compute threads wait for one another.
+    pub wait_policy: String,
     pub n_batch: u32,
     pub n_ubatch: u32,
     pub kv_cells: u32,
@@ -68,9 +70,10 @@ pub fn check_asked(asked: &[(String, String)], effective: &Effective) -> Result<
 pub fn check_same(daemon: &Effective, bare: &Effective) -> Result<()> {
     let facts = |e: &Effective| {
         format!(
-            "{} + {} threads, batch {}/{}, {} cells of {}/{}, flash attention {}",
+            "{} + {} threads (wait: {}), batch {}/{}, {} cells of {}/{}, flash attention {}",
             e.threads,
             e.threads_batch,
+            e.wait_policy,
             e.n_batch,
             e.n_ubatch,
             e.kv_cells,
@@ -97,6 +100,7 @@ mod tests {
         Effective {
             threads: 2,
             threads_batch: 2,
+            wait_policy: "passive".into(),
             n_batch: 512,
             n_ubatch: 512,
             kv_cells: 1024,

@@ -45,6 +45,7 @@ impl BareSettings {
             effective: Effective {
                 threads,
                 threads_batch: threads,
+                wait_policy: crate::child::PASSIVE.into(),
                 n_batch: 512,
                 n_ubatch: 512,
                 kv_cells,
@@ -116,6 +117,7 @@ impl Bare {
             .context("the context")?;
         let batch = LlamaBatch::new(e.n_batch as usize, 1);
         let settings = Effective {
+            wait_policy: cadenced::wait_policy::in_force(),
             n_batch: context.n_batch(),
             n_ubatch: context.n_ubatch(),
             kv_cells: context.n_ctx(),

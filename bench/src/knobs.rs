@@ -61,7 +61,7 @@ struct Knobs {
     kv: String,
     flash_attention: bool,
     threads: i32,
-    /// OMP_WAIT_POLICY; "default" = unset.
+    /// OMP_WAIT_POLICY; the default is to spin for a while.
     wait: &'static str,
     neighbour: bool,
 }
@@ -128,7 +128,7 @@ fn cells(args: &KnobsArgs) -> Result<Vec<Cell>> {
         kv: kv.clone(),
         flash_attention: true,
         threads: most,
-        wait: "default",
+        wait: child::PASSIVE,
         neighbour: false,
     };
     let mut cells = Vec::new();
@@ -152,9 +152,9 @@ fn cells(args: &KnobsArgs) -> Result<Vec<Cell>> {
     for &threads in &args.threads {
         // One thread waits for nobody.
         let waits: &[&str] = if threads == 1 {
-            &["default"]
+            &[child::PASSIVE]
         } else {
-            &["default", "active", "passive"]
+            &[child::DEFAULT, "active", child::PASSIVE]
         };
         for wait in waits {
             for neighbour in [false, true] {
@@ -175,6 +175,7 @@ fn cells(args: &KnobsArgs) -> Result<Vec<Cell>> {
 fn measure(args: &KnobsArgs, cell: &mut Cell) -> Result<()> {
     let knobs = &cell.knobs;
     let mut settings = BareSettings::plain(&cell.path, knobs.threads, args.cells);
+    settings.effective.wait_policy = knobs.wait.to_owned();
     settings.effective.kv_type_k.clone_from(&knobs.kv);
     settings.effective.kv_type_v.clone_from(&knobs.kv);
     settings.effective.flash_attention = knobs.flash_attention;
@@ -186,12 +187,8 @@ fn measure(args: &KnobsArgs, cell: &mut Cell) -> Result<()> {
         steps: args.steps,
         seconds_max: args.seconds_max,
     };
-    let env: Vec<(String, String)> = match knobs.wait {
-        "default" => Vec::new(),
-        policy => vec![("OMP_WAIT_POLICY".into(), policy.into())],
-    };
     let neighbour = knobs.neighbour.then(Neighbour::start);
-    let outcome: Outcome = child::call("knob-cell", &spec, &env)?;
+    let outcome: Outcome = child::call("knob-cell", &spec, knobs.wait)?;
     drop(neighbour);
     effective::check_same(&spec.settings.effective, &outcome.effective)?;
     ensure!(

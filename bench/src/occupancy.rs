@@ -95,7 +95,8 @@ pub fn run(args: &OccupancyArgs) -> Result<()> {
                 fillers: row.cells_of_others / FILLER,
                 steps: args.steps,
             };
-            row.repeats.push(child::call("occupancy-cell", &spec, &[])?);
+            row.repeats
+                .push(child::call("occupancy-cell", &spec, child::PASSIVE)?);
         }
         provenance.canary.sing()?;
     }

@@ -1,30 +1,26 @@
 //! `raw`: the daemon over HTTP against a bare `llama_decode` loop with the same settings, positions and batch.
 //!
-//! Both are measured in turn, with the order alternating. The daemon stays up throughout; its CPU time while
+//! Both are measured in turn, with the order rotating. The daemon stays up throughout; its CPU time while
 //! the bare loop runs is recorded, and is nothing. The bare loop begins at the positions at which the daemon's
 //! window ([`crate::window`]) begins and makes as many steps, so both read the same amount of cache.
 
-use std::cell::RefCell;
+mod cells;
+
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
 use crate::child;
-use crate::client::{self, Moment};
-use crate::cpu::{self, Share};
 use crate::daemon::{self, Daemon};
-use crate::effective::{self, Mismatch};
+use crate::effective;
 use crate::engine::BareSettings;
-use crate::prometheus::Histogram;
 use crate::provenance::Provenance;
-use crate::raw_loop::{Outcome, Spec};
-use crate::sse::Reply;
+use crate::raw_loop::Outcome;
 use crate::stats::Spread;
-use crate::window::{Window, mean_context};
-use crate::workload::{self, Prompt};
+use crate::workload;
+use cells::{Cells, Served};
 
 /// Mean contexts may differ by this much between the two.
 const CONTEXT_TOLERANCE: f64 = 0.02;
@@ -61,28 +57,14 @@ pub fn setting(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// The daemon's side of a repeat.
-#[derive(Clone, Debug, Serialize)]
-struct Served {
-    tokens_per_s: f64,
-    steps: usize,
-    mean_context: f64,
-    step_ms: f64,
-    /// Mean host work of all steps of the run, from the daemon's own histogram.
-    host_us: f64,
-    daemon_cpu: Share,
-    client_cpu: f64,
-    /// Until the last of the streams had its first text.
-    ttft_ms_max: f64,
-    #[serde(skip)]
-    positions: Vec<usize>,
-}
-
 #[derive(Serialize)]
 struct Repeat {
     daemon: Served,
     bare: Outcome,
     ratio: f64,
+    /// The bare loop where threads wait as OpenMP has them by default, if the daemon's don't.
+    bare_spinning_tokens_per_s: f64,
+    ratio_to_spinning: f64,
     /// Cores that the idle daemon used while the bare loop ran.
     idle_daemon_cpu: f64,
 }
@@ -95,23 +77,11 @@ struct Row {
     bare_tokens_per_s: Spread,
     daemon_tokens_per_s: Spread,
     ratio: Spread,
+    bare_spinning_tokens_per_s: Spread,
+    ratio_to_spinning: Spread,
     host_us: Spread,
     client_cpu: Spread,
     repeats: Vec<Repeat>,
-}
-
-struct Bench<'a> {
-    args: &'a RawArgs,
-    daemon: Daemon,
-    settings: BareSettings,
-    prompts: Vec<Prompt>,
-}
-
-fn ttft_ms(reply: &Reply) -> f64 {
-    reply
-        .texts
-        .first()
-        .map_or(0.0, |t| (*t - reply.sent).as_secs_f64() * 1e3)
 }
 
 pub fn run(args: &RawArgs) -> Result<()> {
@@ -138,7 +108,7 @@ pub fn run(args: &RawArgs) -> Result<()> {
         .as_u64()
         .context("sequences")?;
     provenance.effective = Some(in_force.clone());
-    let bench = Bench {
+    let cells = Cells {
         prompts: workload::distinct(
             &args.model,
             batch_max,
@@ -151,130 +121,73 @@ pub fn run(args: &RawArgs) -> Result<()> {
             effective: in_force,
         },
         daemon,
-        args,
+        decode: args.decode,
     };
     println!("tokens/s, median (min–max) of {}", args.repeats);
     println!(
-        "batch  bare                   daemon                 ratio              client's CPU"
+        "batch  bare                   daemon                 ratio                 to a spinning one"
     );
     let mut rows = Vec::new();
     for &batch in &args.batches {
-        rows.push(bench.row(batch)?);
+        rows.push(row(&cells, batch, args.repeats)?);
         provenance.canary.sing()?;
     }
     provenance.write(&args.out, &rows)
 }
 
-impl Bench<'_> {
-    fn row(&self, batch: usize) -> Result<Row> {
-        // Also tells where the window lies.
-        let warm = self.serve(batch)?;
-        let mut repeats = Vec::new();
-        for i in 0..self.args.repeats {
-            let (daemon, (bare, idle)) = if i % 2 == 0 {
-                (self.serve(batch)?, self.bare(&warm)?)
-            } else {
-                let bare = self.bare(&warm)?;
-                (self.serve(batch)?, bare)
-            };
-            let off = (daemon.mean_context / warm.mean_context - 1.0).abs();
-            ensure!(
-                off < CONTEXT_TOLERANCE,
-                "the window moved: contexts differ by {off:.3}"
-            );
-            let ratio = daemon.tokens_per_s / bare.tokens_per_s;
-            repeats.push(Repeat {
-                daemon,
-                bare,
-                ratio,
-                idle_daemon_cpu: idle.total,
-            });
+fn row(cells: &Cells, batch: usize, repeats: usize) -> Result<Row> {
+    let own = cells.settings.effective.wait_policy.as_str();
+    // Also tells where the window lies.
+    let warm = cells.serve(batch)?;
+    let mut taken = Vec::new();
+    for i in 0..repeats {
+        let (mut daemon, mut bare, mut spinning) = (None, None, None);
+        for turn in 0..3 {
+            match (i + turn) % 3 {
+                0 => daemon = Some(cells.serve(batch)?),
+                1 => bare = Some(cells.bare(&warm, own)?),
+                _ if own == child::DEFAULT => {}
+                _ => spinning = Some(cells.bare(&warm, child::DEFAULT)?.0),
+            }
         }
-        let spread =
-            |f: &dyn Fn(&Repeat) -> f64| Spread::of(&repeats.iter().map(f).collect::<Vec<_>>());
-        let row = Row {
-            batch,
-            steps: warm.steps,
-            mean_context: warm.mean_context,
-            bare_tokens_per_s: spread(&|r| r.bare.tokens_per_s),
-            daemon_tokens_per_s: spread(&|r| r.daemon.tokens_per_s),
-            ratio: spread(&|r| r.ratio),
-            host_us: spread(&|r| r.daemon.host_us),
-            client_cpu: spread(&|r| r.daemon.client_cpu),
-            repeats,
-        };
-        println!(
-            "{batch:>5}  {:<22} {:<22} {:<18} {:.1}%",
-            row.bare_tokens_per_s.show(1),
-            row.daemon_tokens_per_s.show(1),
-            row.ratio.show(3),
-            row.client_cpu.median * 100.0
+        let (daemon, (bare, idle)) = daemon.zip(bare).context("a turn was left out")?;
+        let off = (daemon.mean_context / warm.mean_context - 1.0).abs();
+        ensure!(
+            off < CONTEXT_TOLERANCE,
+            "the window moved: contexts differ by {off:.3}"
         );
-        Ok(row)
+        let bare_spinning_tokens_per_s = spinning.map_or(bare.tokens_per_s, |s| s.tokens_per_s);
+        taken.push(Repeat {
+            ratio: daemon.tokens_per_s / bare.tokens_per_s,
+            ratio_to_spinning: daemon.tokens_per_s / bare_spinning_tokens_per_s,
+            bare_spinning_tokens_per_s,
+            idle_daemon_cpu: idle.total,
+            daemon,
+            bare,
+        });
     }
-
-    /// Drives the daemon with `batch` streams.
-    fn serve(&self, batch: usize) -> Result<Served> {
-        let prompts = &self.prompts[..batch];
-        let bodies: Vec<String> = prompts
-            .iter()
-            .map(|p| p.request(self.args.decode))
-            .collect();
-        let samples = Rc::new(RefCell::new(Vec::new()));
-        let (taken, pid) = (Rc::clone(&samples), self.daemon.pid());
-        let before = Histogram::read(&self.daemon.metrics()?, "cadenced_step_host_seconds");
-        let recordings = client::stream_all(self.daemon.addr, &bodies, move |_: Moment| {
-            taken
-                .borrow_mut()
-                .push((cpu::sample(pid), cpu::sample(std::process::id())));
-        })?;
-        let after = Histogram::read(&self.daemon.metrics()?, "cadenced_step_host_seconds");
-        let replies = recordings
-            .iter()
-            .map(Reply::read)
-            .collect::<Result<Vec<_>>>()?;
-        for (reply, prompt) in replies.iter().zip(prompts) {
-            let same = reply.prompt_tokens == prompt.tokens.len()
-                && reply.completion_tokens == self.args.decode;
-            ensure!(
-                same,
-                Mismatch(format!("the daemon counts other tokens: {reply:?}"))
-            );
-        }
-        let window = Window::of(&replies)?;
-        let positions = window.positions(&replies);
-        let samples = samples.borrow();
-        let [(daemon_a, client_a), (daemon_b, client_b)] = samples.as_slice() else {
-            anyhow::bail!("the streams never ran all together");
-        };
-        Ok(Served {
-            tokens_per_s: window.tokens_per_s(),
-            steps: window.steps,
-            mean_context: mean_context(&positions, window.steps),
-            step_ms: window.seconds * 1e3 / window.steps as f64,
-            host_us: after.since(&before).mean() * 1e6,
-            daemon_cpu: daemon_a.until(daemon_b),
-            client_cpu: client_a.until(client_b).total,
-            ttft_ms_max: replies.iter().map(ttft_ms).fold(0.0, f64::max),
-            positions,
-        })
-    }
-
-    /// Runs the bare loop over the window of `like`, beside the idle daemon.
-    fn bare(&self, like: &Served) -> Result<(Outcome, Share)> {
-        let contexts = like.positions.iter().zip(&self.prompts);
-        let spec = Spec {
-            settings: self.settings.clone(),
-            // What the replies add is filled up with the prompt's own tokens.
-            contexts: contexts
-                .map(|(n, p)| p.tokens.iter().copied().cycle().take(*n).collect())
-                .collect(),
-            steps: like.steps,
-        };
-        let before = self.daemon.cpu();
-        let outcome: Outcome = child::call("raw-loop", &spec, &[])?;
-        let idle = before.until(&self.daemon.cpu());
-        effective::check_same(&self.settings.effective, &outcome.effective)?;
-        Ok((outcome, idle))
-    }
+    let repeats = taken;
+    let spread =
+        |f: &dyn Fn(&Repeat) -> f64| Spread::of(&repeats.iter().map(f).collect::<Vec<_>>());
+    let row = Row {
+        batch,
+        steps: warm.steps,
+        mean_context: warm.mean_context,
+        bare_tokens_per_s: spread(&|r| r.bare.tokens_per_s),
+        daemon_tokens_per_s: spread(&|r| r.daemon.tokens_per_s),
+        ratio: spread(&|r| r.ratio),
+        bare_spinning_tokens_per_s: spread(&|r| r.bare_spinning_tokens_per_s),
+        ratio_to_spinning: spread(&|r| r.ratio_to_spinning),
+        host_us: spread(&|r| r.daemon.host_us),
+        client_cpu: spread(&|r| r.daemon.client_cpu),
+        repeats,
+    };
+    println!(
+        "{batch:>5}  {:<22} {:<22} {:<21} {}",
+        row.bare_tokens_per_s.show(1),
+        row.daemon_tokens_per_s.show(1),
+        row.ratio.show(3),
+        row.ratio_to_spinning.show(3)
+    );
+    Ok(row)
 }

@@ -56,6 +56,7 @@ fn raw(results: &Value) -> String {
         "bare loop, tok/s",
         "daemon over HTTP, tok/s",
         "daemon / bare",
+        "daemon / spinning bare",
         "host work in a step",
         "client's CPU",
     ]);
@@ -67,6 +68,7 @@ fn raw(results: &Value) -> String {
             spread(&r["bare_tokens_per_s"]).show(1),
             spread(&r["daemon_tokens_per_s"]).show(1),
             spread(&r["ratio"]).show(3),
+            spread(&r["ratio_to_spinning"]).show(3),
             format!("{host:.0} µs = {:.2}%", 100.0 * host / step_us),
             format!("{:.1}% of a core", 100.0 * spread(&r["client_cpu"]).median),
         ]);
