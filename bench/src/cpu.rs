@@ -60,6 +60,19 @@ impl Sample {
     }
 }
 
+/// Seconds that this process's threads have been ready to run without getting a core.
+pub fn waited_seconds() -> f64 {
+    let tasks = std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let nanos = tasks.filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    nanos.sum::<u64>() as f64 * 1e-9
+}
+
 /// Seconds that the hypervisor has given to others while this machine wanted to run, all cores together.
 pub fn stolen_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
