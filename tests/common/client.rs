@@ -136,6 +136,16 @@ impl Connection {
         !buffered && peeked.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }
 
+    /// Whether nothing but comments is to be read at the moment; reads those.
+    pub fn says_nothing(&mut self) -> bool {
+        while !self.silent() {
+            if !self.block().is_some_and(|block| block.starts_with(':')) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Half-closes: the client has said all it wants to say.
     pub fn shut_writing(&mut self) {
         self.stream

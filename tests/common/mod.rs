@@ -24,6 +24,8 @@ pub struct Daemon {
     child: Child,
     pub addr: SocketAddr,
     log: Arc<Mutex<String>>,
+    /// Ends with what it reads.
+    log_reader: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Daemon {
@@ -61,14 +63,19 @@ impl Daemon {
             }
         };
         let keep = Arc::clone(&log);
-        std::thread::spawn(move || {
+        let log_reader = std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 let mut log = keep.lock().unwrap();
                 log.push_str(&line);
                 log.push('\n');
             }
         });
-        Self { child, addr, log }
+        Self {
+            child,
+            addr,
+            log,
+            log_reader: Some(log_reader),
+        }
     }
 
     /// Waits until `/ready` answers 200.
@@ -94,11 +101,12 @@ impl Daemon {
         assert!(status.unwrap().success());
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to end by itself, and for the last of its log.
     pub fn wait(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                let _ = self.log_reader.take().map(std::thread::JoinHandle::join);
                 return status;
             }
             assert!(Instant::now() < end, "still running:\n{}", self.log());

@@ -19,9 +19,12 @@ fn chat_bytes(content: &str, max_tokens: u32, stream: bool) -> String {
 
 #[test]
 fn replies_in_flight_are_finished_and_late_arrivals_are_sent_away() {
+    // The longest takes longer than the moment that sockets have after a drain.
+    let length = |i: u32| 120 * (i + 1);
     let mut d = paced("5000", &[("scheduler.max_running", "5")]);
+    let quick = paced("0", &[]);
     let texts: Vec<String> = (0..4)
-        .map(|i| whole(&d, &format!("{i}"), 20 * (i + 1), true).text())
+        .map(|i| whole(&quick, &format!("{i}"), length(i), true).text())
         .collect();
     let mut old = d.connect();
     assert_eq!(old.send(GET_READY).next_response().status, 200);
@@ -35,14 +38,14 @@ fn replies_in_flight_are_finished_and_late_arrivals_are_sent_away() {
     );
 
     let mut streams: Vec<_> = (0..4)
-        .map(|i| d.chat(&ask(&format!("{i}"), 20 * (i + 1), true)))
+        .map(|i| d.chat(&ask(&format!("{i}"), length(i), true)))
         .collect();
     let whole_reply = d.chat(&ask("whole", 60, false));
     let queued = d.chat(&ask("queued", 10, true));
     let begun: Vec<String> = streams.iter_mut().map(|s| s.read_text(1)).collect();
-    let stats = d.wait_for_stats("six in flight", |s| s["in_flight"] == 6);
-    assert_eq!(number(&stats, "/running"), 5);
-    assert_eq!(number(&stats, "/waiting"), 1);
+    d.wait_for_stats("six in flight", |s| {
+        s["in_flight"] == 6 && s["running"] == 5 && s["waiting"] == 1
+    });
     d.signal("TERM");
 
     let told = Instant::now();
@@ -119,44 +122,40 @@ fn an_idle_server_ends_at_once_on_either_signal() {
 #[test]
 fn steady_traffic_on_kept_connections_does_not_keep_a_drain_from_ending() {
     let mut d = paced("1000", &[]);
-    let addr = d.addr;
+    let mut connections = vec![d.connect(), d.connect()];
+    for connection in &mut connections {
+        let bytes = chat_bytes("first", 3, false);
+        assert_eq!(connection.send(bytes).next_response().status, 200);
+    }
     let mut answered = vec![];
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..2)
-            .map(|i| {
+        let clients: Vec<_> = connections
+            .into_iter()
+            .map(|mut connection| {
                 scope.spawn(move || {
-                    let mut connection = crate::common::Connection::open(addr);
-                    let (mut ok, mut last) = (0, 0);
-                    // A closed connection reads as status 0.
                     loop {
-                        let response = connection
-                            .send(chat_bytes(&format!("{i}"), 3, false))
-                            .next_response();
-                        match response.status {
-                            200 => ok += 1,
-                            other => last = other,
-                        }
-                        if response.status != 200 || response.header("connection") == Some("close")
-                        {
-                            return (ok, last);
+                        let bytes = chat_bytes("again", 3, false);
+                        let response = connection.send(bytes).next_response();
+                        let close = response.header("connection") == Some("close");
+                        // A connection that is closed reads as status 0.
+                        if response.status != 200 || close {
+                            return (response.status, close);
                         }
                     }
                 })
             })
             .collect();
-        d.wait_for("both are served", || {
-            number(&d.stats(), "/requests/length") > 10
-        });
+        d.wait_for("they go on", || number(&d.stats(), "/requests/length") > 20);
         d.signal("TERM");
         assert_eq!(d.wait().code(), Some(0));
         answered.extend(clients.into_iter().map(|c| c.join().unwrap()));
     });
-    assert!(
-        answered
-            .iter()
-            .all(|(ok, last)| *ok > 0 && [0, 503].contains(last)),
-        "{answered:?}"
-    );
+    for (status, close) in answered {
+        assert!(
+            [200, 503].contains(&status) && close || status == 0,
+            "{status}, {close}"
+        );
+    }
 }
 
 /// A server that is still loading, or hangs at it, is told to go and goes.

@@ -89,11 +89,10 @@ fn no_kind_of_silent_connection_holds_the_exit() {
         "",
     ));
     stalled.read_text(1);
-    d.wait_for("its reply is computed", || {
-        number(&d.stats(), "/requests/length") == 1
+    // The half-sent and the stalled one.
+    d.wait_for_stats("its reply is computed", |s| {
+        s["requests"]["length"] == 1 && s["in_flight"] == 2
     });
-    let in_flight = number(&d.stats(), "/in_flight");
-    assert_eq!(in_flight, 2, "the half-sent and the stalled one");
     d.signal("TERM");
     let told = Instant::now();
     assert_eq!(d.wait().code(), Some(0), "{}", d.log());

@@ -64,7 +64,7 @@ fn a_path_that_is_not_utf_8_is_looked_for_all_the_same() {
 fn an_unreadable_model_says_that_it_may_not() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "GGUF").unwrap();
-    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::read(file.path()).is_ok() {
         println!("skipped: root reads everything");
         return;

@@ -131,7 +131,7 @@ fn the_supervisors_watchdog_is_fed_while_a_decode_blocks() {
     while fed < 3 {
         fed += usize::from(told(&socket) == "WATCHDOG=1");
     }
-    assert!(stalled.silent(), "fed while nothing moved");
+    assert!(stalled.says_nothing(), "fed while nothing moved");
     // From here on the supervisor does not read: that must not keep the daemon from noticing what hangs.
     assert_eq!(d.wait().code(), Some(70), "{}", d.log());
 }
