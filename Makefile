@@ -76,9 +76,19 @@ test: fmt lint model test-models $(VENV)/ready ## Everything that CI checks, on 
 	cargo test --release --workspace --locked
 	$(BIN)/cadenced-bench report --check
 
+.PHONY: perf
+perf:
+	@command -v perf >/dev/null || { \
+	  echo "installing linux-perf with apt-get"; \
+	  command -v apt-get >/dev/null || { echo "no apt-get here; install perf by other means" >&2; exit 1; }; \
+	  $(SUDO) apt-get update -qq; \
+	  DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends linux-perf >/dev/null; \
+	}
+
 .PHONY: profile
-profile: model ## Sample the daemon under load: folded stacks, a flamegraph, shares by component
-	$(BIN)/cadenced-bench profile --out bench/results/profile
+profile: model perf ## Sample the daemon under load: folded stacks, a flamegraph, shares by component
+	$(BIN)/cadenced-bench profile --clients 1 --out bench/results/profile/one-client
+	$(BIN)/cadenced-bench profile --clients 8 --out bench/results/profile
 
 .PHONY: bench
 bench: model ## Every measurement of bench/README.md; needs a quiet machine

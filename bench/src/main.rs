@@ -12,9 +12,11 @@ mod effective;
 mod engine;
 mod host_work;
 mod knobs;
+mod load;
 mod memory;
 mod neighbour;
 mod occupancy;
+mod profile;
 mod prometheus;
 mod provenance;
 mod quality;
@@ -52,10 +54,20 @@ enum Command {
     HostWork(host_work::HostWorkArgs),
     /// Resident memory against what must be held, and over many requests.
     Memory(memory::MemoryArgs),
+    /// Where the daemon's CPU time goes: stacks, a flamegraph, shares by component.
+    Profile(profile::ProfileArgs),
     /// All of the above but the profile, with their defaults.
     All,
     /// Makes the tables of the READMEs out of the results.
     Report(report::ReportArgs),
+    /// Open-loop load on an OpenAI-compatible server, one record a request.
+    Run(Box<load::run::RunArgs>),
+    /// Summarises the records of runs again, at any SLO; refuses what can't be put side by side.
+    Summary(load::again::SummaryArgs),
+    /// A server without a model, to test the load generator.
+    Stub(load::stub::StubArgs),
+    /// Tests the load generator: arrivals over many seeds, an open and a closed loop against the stub.
+    Validate(load::validate::ValidateArgs),
     #[command(hide = true)]
     RawLoop,
     #[command(hide = true)]
@@ -74,8 +86,13 @@ fn main() -> ExitCode {
         Command::Quality(args) => quality::run(&args),
         Command::HostWork(args) => host_work::run(&args),
         Command::Memory(args) => memory::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::All => all::run(),
         Command::Report(args) => report::run(&args),
+        Command::Run(args) => load::run::run(&args),
+        Command::Summary(args) => load::again::run(&args),
+        Command::Stub(args) => load::stub::run(&args),
+        Command::Validate(args) => load::validate::run(&args),
         Command::KnobCell => child::serve(decode_cell::run),
         Command::OccupancyCell => child::serve(occupancy::cell),
         Command::RawLoop => child::serve(raw_loop::run),
@@ -86,11 +103,9 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("cadenced-bench: {error:#}");
             // 2 = what would have been measured is not what was asked for.
-            ExitCode::from(if error.is::<effective::Mismatch>() {
-                2
-            } else {
-                1
-            })
+            let unsound = error.is::<effective::Mismatch>()
+                || error.is::<load::soundness::MeasurementUnsound>();
+            ExitCode::from(if unsound { 2 } else { 1 })
         }
     }
 }

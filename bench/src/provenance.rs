@@ -74,7 +74,7 @@ impl Provenance {
     }
 }
 
-fn now() -> String {
+pub fn now() -> String {
     time::OffsetDateTime::now_utc()
         .format(&time::format_description::well_known::Rfc3339)
         .map_or_else(
@@ -83,7 +83,7 @@ fn now() -> String {
         )
 }
 
-fn revision() -> String {
+pub fn revision() -> String {
     let git = |args: &[&str]| {
         let output = std::process::Command::new("git").args(args).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -108,7 +108,7 @@ fn revision() -> String {
 }
 
 /// Without the folders of absolute paths, which are nobody's business.
-fn command_line() -> String {
+pub fn command_line() -> String {
     let shorten = |arg: String| {
         let path = PathBuf::from(&arg);
         match path.file_name() {
@@ -123,6 +123,14 @@ fn command_line() -> String {
         .join(" ")
 }
 
+/// The repository's folder, if this runs in one.
+pub fn root() -> Option<PathBuf> {
+    let mut git = std::process::Command::new("git");
+    let output = git.args(["rev-parse", "--show-toplevel"]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| PathBuf::from(text.trim()))
+}
+
 fn environment() -> Vec<String> {
     std::env::vars()
         .filter(|(k, _)| {
@@ -132,7 +140,7 @@ fn environment() -> Vec<String> {
         .collect()
 }
 
-fn machine() -> Machine {
+pub fn machine() -> Machine {
     let field = |file: &str, key: &str| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let line = text
@@ -154,7 +162,7 @@ fn machine() -> Machine {
     }
 }
 
-fn model_file(path: &Path) -> Result<ModelFile> {
+pub fn model_file(path: &Path) -> Result<ModelFile> {
     let mut file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
     let mut hash = Sha256::new();
     let mut block = vec![0; 1 << 20];

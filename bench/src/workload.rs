@@ -8,13 +8,13 @@ use cadenced::model::llama::LoadedModel;
 use serde_json::{Value, json};
 use std::path::Path;
 
-const SYSTEM: [&str; 4] = [
+pub const SYSTEM: [&str; 4] = [
     include_str!("../data/system-support.txt"),
     include_str!("../data/system-analyst.txt"),
     include_str!("../data/system-tutor.txt"),
     include_str!("../data/system-editor.txt"),
 ];
-const USER: &str = include_str!("../data/users.txt");
+pub const USER: &str = include_str!("../data/users.txt");
 const QUALITY: &str = include_str!("../data/quality.txt");
 
 /// A prompt, and the tokens that the daemon will make of it.

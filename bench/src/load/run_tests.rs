@@ -1,0 +1,136 @@
+//! Plans from arguments, and whole runs against the stub.
+
+use super::*;
+use crate::load::again::{self, SummaryArgs};
+use crate::load::stub::{self, StubArgs};
+use clap::Parser;
+
+#[derive(clap::Parser)]
+struct Cli {
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+fn args(text: &str) -> RunArgs {
+    let words = ["run", "--url", "http://127.0.0.1:1"]
+        .into_iter()
+        .chain(text.split_whitespace());
+    Cli::try_parse_from(words).unwrap().run
+}
+
+const TRACE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n0,10,5\n1,20,6\n3,30,7\n";
+
+#[test]
+fn one_seed_asks_the_same_in_an_open_and_in_a_closed_loop() {
+    let (_, open, _) = args("--rate 4 --requests 8").plan(None).unwrap();
+    let (cell, closed, _) = args("--arrivals burst --requests 8 --closed 2")
+        .plan(None)
+        .unwrap();
+    let asks = |plan: &[Due]| plan.iter().map(|d| d.ask).collect::<Vec<_>>();
+    assert_eq!(asks(&open), asks(&closed));
+    assert_eq!(cell.mode, Loop::Closed(2));
+}
+
+#[test]
+fn warm_up_and_cool_down_are_flags() {
+    let (_, plan, span) = args("--rate 20 --duration 10 --warm-up-s 2 --cool-down-s 1")
+        .plan(None)
+        .unwrap();
+    assert_eq!(
+        span,
+        Span {
+            from_us: 2_000_000,
+            to_us: 9_000_000
+        }
+    );
+    for due in &plan {
+        assert_eq!(due.measured, (2_000_000..=9_000_000).contains(&due.at_us));
+    }
+    assert!(
+        args("--rate 1 --duration 3 --warm-up-s 2 --cool-down-s 1")
+            .plan(None)
+            .is_err()
+    );
+}
+
+#[test]
+fn a_trace_gives_arrivals_and_lengths_at_its_own_pace_or_another() {
+    let trace = Trace::parse(TRACE).unwrap();
+    let (_, plan, _) = args("--arrivals trace --mix trace --trace x")
+        .plan(Some(&trace))
+        .unwrap();
+    let rows: Vec<(u64, u32)> = plan.iter().map(|d| (d.at_us, d.ask.max_tokens)).collect();
+    assert_eq!(rows, [(0, 5), (1_000_000, 6), (3_000_000, 7)]);
+    let (cell, plan, _) = args("--arrivals trace --mix trace --trace x --rate 2")
+        .plan(Some(&trace))
+        .unwrap();
+    assert_eq!((cell.schedule.rate, plan[2].at_us), (2.0, 1_000_000));
+    assert!(
+        args("--mix trace --rate 1 --requests 1")
+            .read_trace()
+            .is_err()
+    );
+}
+
+#[test]
+fn what_is_missing_is_asked_for() {
+    assert!(args("--duration 3").plan(None).is_err());
+    assert!(args("--rate 1").plan(None).is_err());
+    assert!(args("--rate 0 --duration 3").plan(None).is_err());
+    assert!(has_admission("rung5-conformal") && has_admission("rung6-best-effort"));
+    assert!(!has_admission("rung3-continuous") && !has_admission("vllm"));
+}
+
+#[test]
+fn a_run_leaves_its_records_and_its_metadata_sound_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("cell.parquet");
+    let addr = stub::spawn(StubArgs {
+        sleep_ms: 60.0,
+        tokens: 4,
+        ..StubArgs::default()
+    })
+    .unwrap();
+    let mut args =
+        args("--rate 100 --requests 100 --slo-ms 4000 --lag-p99-ms-max 9e9 --lag-ms-max 9e9");
+    args.url = format!("http://{addr}");
+    args.out = Some(out.clone());
+    run(&args).unwrap();
+    let meta = Meta::read(&out).unwrap();
+    assert_eq!((meta.summary.completed, meta.unsound.len()), (100, 0));
+    assert_eq!(meta.gaps.map(|g| g.n), Some(100));
+    assert_eq!(
+        (&meta.engine_fingerprint, &meta.server.rung),
+        (&None, &None)
+    );
+    let records = parquet::read(&out).unwrap();
+    assert_eq!(records.len(), 100);
+    // Every figure can be made again from the records alone.
+    let window = metrics::window(meta.arrivals_s(), 0.0, 0.0);
+    let again = metrics::summarize(&records, window, Some(4.0));
+    assert_eq!(again.e2e, meta.summary.e2e);
+    assert_eq!(
+        again.slo.map(|s| s.within),
+        meta.summary.slo.map(|s| s.within)
+    );
+    let again = |rates: &[f64]| {
+        let (files, rates) = (vec![out.clone()], rates.to_vec());
+        again::run(&SummaryArgs {
+            files,
+            slo_ms: Some(50),
+            rates,
+        })
+    };
+    assert!(again(&[100.0]).is_ok());
+    assert!(
+        again(&[100.0, 200.0])
+            .unwrap_err()
+            .is::<soundness::MeasurementUnsound>()
+    );
+
+    args.requests = Some(20);
+    let error = run(&args).unwrap_err();
+    assert!(error.is::<soundness::MeasurementUnsound>(), "{error:#}");
+    assert_eq!(Meta::read(&out).unwrap().unsound.len(), 1);
+    assert_eq!(parquet::read(&out).unwrap().len(), 20);
+}
