@@ -75,7 +75,7 @@ impl ConfigArgs {
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    cadenced::wait_policy::make_passive();
+    cadenced::wait_policy::bound_spinning();
     let cli = Cli::try_parse().unwrap_or_else(|e| {
         let code = if e.use_stderr() { i32::from(USAGE) } else { 0 };
         let _ = e.print();

@@ -68,7 +68,7 @@ impl Canary {
                 &Spec {
                     model: model.clone(),
                 },
-                child::PASSIVE,
+                child::BOUNDED,
             )?,
             None => spin()?,
         };

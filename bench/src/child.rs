@@ -15,7 +15,7 @@ const SPIN: &str = "GOMP_SPINCOUNT";
 const SELF: &str = "/proc/self/exe";
 
 /// How the daemon's compute threads wait unless told otherwise, in the words of its `/stats`.
-pub const PASSIVE: &str = "passive";
+pub const BOUNDED: &str = "spins 1000 times";
 /// OpenMP's own way: spinning.
 pub const DEFAULT: &str = "default";
 

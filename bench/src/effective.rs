@@ -100,7 +100,7 @@ mod tests {
         Effective {
             threads: 2,
             threads_batch: 2,
-            wait_policy: "passive".into(),
+            wait_policy: "spins 1000 times".into(),
             n_batch: 512,
             n_ubatch: 512,
             kv_cells: 1024,

@@ -45,7 +45,7 @@ impl BareSettings {
             effective: Effective {
                 threads,
                 threads_batch: threads,
-                wait_policy: crate::child::PASSIVE.into(),
+                wait_policy: crate::child::BOUNDED.into(),
                 n_batch: 512,
                 n_ubatch: 512,
                 kv_cells,

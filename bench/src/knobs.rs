@@ -61,7 +61,7 @@ struct Knobs {
     kv: String,
     flash_attention: bool,
     threads: i32,
-    /// OMP_WAIT_POLICY; the default is to spin for a while.
+    /// How the threads wait for one another.
     wait: &'static str,
     neighbour: bool,
 }
@@ -128,7 +128,7 @@ fn cells(args: &KnobsArgs) -> Result<Vec<Cell>> {
         kv: kv.clone(),
         flash_attention: true,
         threads: most,
-        wait: child::PASSIVE,
+        wait: child::BOUNDED,
         neighbour: false,
     };
     let mut cells = Vec::new();
@@ -152,9 +152,9 @@ fn cells(args: &KnobsArgs) -> Result<Vec<Cell>> {
     for &threads in &args.threads {
         // One thread waits for nobody.
         let waits: &[&str] = if threads == 1 {
-            &[child::PASSIVE]
+            &[child::BOUNDED]
         } else {
-            &[child::DEFAULT, "active", child::PASSIVE]
+            &[child::DEFAULT, "active", "passive", child::BOUNDED]
         };
         for wait in waits {
             for neighbour in [false, true] {

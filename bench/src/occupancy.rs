@@ -96,7 +96,7 @@ pub fn run(args: &OccupancyArgs) -> Result<()> {
                 steps: args.steps,
             };
             row.repeats
-                .push(child::call("occupancy-cell", &spec, child::PASSIVE)?);
+                .push(child::call("occupancy-cell", &spec, child::BOUNDED)?);
         }
         provenance.canary.sing()?;
     }

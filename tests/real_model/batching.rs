@@ -16,14 +16,8 @@ use cadenced::ids::{SeqId, TokenId};
 use cadenced::model::llama::LlamaBackend;
 use cadenced::model::{BatchRow, ModelBackend as _};
 
+use crate::agreement::{AGREEMENT, AGREEMENT_WITH_NEAR_TIES, Tally, best};
 use crate::support::{InProcess, gemma, smollm2, turn, user};
-
-/// A best logit less than this above the second best is a near-tie: twice the noise's average.
-const NEAR_TIE: f32 = 0.5;
-/// So many of the most likely tokens must be the same.
-const AGREEMENT: f64 = 0.99;
-/// So many of all with near-ties, where these are a fifth of all positions.
-const AGREEMENT_WITH_NEAR_TIES: f64 = 0.95;
 
 const QUESTIONS: [&str; 20] = [
     "What is the capital of France?",
@@ -55,27 +49,18 @@ struct Alone {
     logits: Vec<Vec<f32>>,
 }
 
-/// The best token, and how far it is above the second best.
-fn best(logits: &[f32]) -> (usize, f32) {
-    let (mut best, mut second) = (0, f32::NEG_INFINITY);
-    for (id, logit) in logits.iter().enumerate().skip(1) {
-        if *logit > logits[best] {
-            second = logits[best];
-            best = id;
-        } else {
-            second = second.max(*logit);
-        }
-    }
-    (best, logits[best] - second)
-}
-
 /// Feeds `tokens` to sequence 0 in pieces of `piece`; the logits after the last one can be read then.
 fn feed(backend: &mut LlamaBackend, start: usize, tokens: &[TokenId], piece: usize) {
     let end = start + tokens.len();
     let mut position = start;
     for tokens in tokens.chunks(piece) {
         let logits = position + tokens.len() == end;
-        let row = BatchRow { seq: SeqId(0), position: position as u32, tokens, logits };
+        let row = BatchRow {
+            seq: SeqId(0),
+            position: position as u32,
+            tokens,
+            logits,
+        };
         backend.decode(&[row]).expect("a decode");
         position += tokens.len();
     }
@@ -89,55 +74,18 @@ fn alone(backend: &mut LlamaBackend, prompt: Vec<TokenId>, length: usize) -> Alo
         reply.push(TokenId(best(backend.logits(0)).0 as i32));
         if reply.len() == length {
             backend.remove(SeqId(0), 0);
-            return Alone { prompt, reply, logits };
+            return Alone {
+                prompt,
+                reply,
+                logits,
+            };
         }
-        feed(backend, prompt.len() + reply.len() - 1, &reply[reply.len() - 1..], 1);
-    }
-}
-
-/// How far two ways of computing the same positions agree.
-#[derive(Default)]
-struct Tally {
-    positions: usize,
-    same: usize,
-    near_ties: usize,
-    /// Positions that are no near-tie, and yet the best tokens differ.
-    turned: usize,
-    identical: usize,
-    max_difference: f32,
-}
-
-impl Tally {
-    fn take(&mut self, expected: &[f32], actual: &[f32]) {
-        let (token, lead) = best(expected);
-        let same = token == best(actual).0;
-        let difference = expected.iter().zip(actual).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        self.positions += 1;
-        self.same += usize::from(same);
-        self.near_ties += usize::from(lead < NEAR_TIE);
-        self.turned += usize::from(!same && lead >= NEAR_TIE);
-        self.identical += usize::from(difference == 0.0);
-        self.max_difference = self.max_difference.max(difference);
-    }
-
-    /// Asserts the agreement at all positions, and outside of near-ties.
-    #[track_caller]
-    fn check(&self, what: &str, at_all: f64) {
-        let rate = self.same as f64 / self.positions as f64;
-        println!(
-            "{what}: the same token at {} of {} positions ({:.2} %); {} near-ties (lead < {NEAR_TIE}); {} turned \
-             elsewhere; logits identical at {}, else at most {:.3} apart",
-            self.same,
-            self.positions,
-            rate * 100.0,
-            self.near_ties,
-            self.turned,
-            self.identical,
-            self.max_difference
+        feed(
+            backend,
+            prompt.len() + reply.len() - 1,
+            &reply[reply.len() - 1..],
+            1,
         );
-        assert!(rate >= at_all, "{what}: {rate}");
-        let clear = (self.positions - self.near_ties) as f64;
-        assert!(self.turned as f64 <= (1.0 - AGREEMENT) * clear, "{what}: {} of {clear}", self.turned);
     }
 }
 
@@ -148,7 +96,11 @@ fn together(backend: &mut LlamaBackend, group: &[Alone], stagger: usize, tally: 
     let mut fed = vec![0_usize; group.len()];
     for step in 0.. {
         let (mut rows, mut due) = (Vec::new(), Vec::new());
-        for (i, s) in group.iter().enumerate().filter(|(i, _)| step >= stagger * i) {
+        for (i, s) in group
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| step >= stagger * i)
+        {
             let (at, prompt) = (fed[i], s.prompt.len());
             let tokens = match at.checked_sub(prompt) {
                 None => &s.prompt[at..prompt.min(at + PIECE)],
@@ -157,7 +109,12 @@ fn together(backend: &mut LlamaBackend, group: &[Alone], stagger: usize, tally: 
             };
             fed[i] += tokens.len();
             let logits = fed[i] >= prompt;
-            rows.push(BatchRow { seq: SeqId(i as u32), position: at as u32, tokens, logits });
+            rows.push(BatchRow {
+                seq: SeqId(i as u32),
+                position: at as u32,
+                tokens,
+                logits,
+            });
             due.push(logits.then(|| &s.logits[fed[i] - prompt]));
         }
         if rows.is_empty() {
@@ -199,7 +156,10 @@ fn questions(n: usize) -> Vec<String> {
 fn company_does_not_change_the_tokens() {
     let _turn = turn();
     let [at_once, one_by_one] = company(&smollm2(), KvType::F16, &questions(20), 40);
-    at_once.check("smollm2, f16, ten prompts at once", AGREEMENT_WITH_NEAR_TIES);
+    at_once.check(
+        "smollm2, f16, ten prompts at once",
+        AGREEMENT_WITH_NEAR_TIES,
+    );
     one_by_one.check("smollm2, f16, ten prompts one by one", AGREEMENT);
 }
 
@@ -216,12 +176,22 @@ fn company_changes_nothing_with_a_quantised_cache() {
 #[test]
 fn company_does_not_change_the_tokens_beyond_a_sliding_window() {
     let _turn = turn();
-    let background = "Here is some background that you may want to read before you answer. ".repeat(40);
-    let prompts: Vec<String> = QUESTIONS[..3].iter().map(|q| format!("{background}{q}")).collect();
+    let background =
+        "Here is some background that you may want to read before you answer. ".repeat(40);
+    let prompts: Vec<String> = QUESTIONS[..3]
+        .iter()
+        .map(|q| format!("{background}{q}"))
+        .collect();
     assert!(gemma().count(&prompts[0]) > 550);
     let [at_once, one_by_one] = company(&gemma(), KvType::F16, &prompts, 12);
-    at_once.check("gemma, f16, three long prompts at once", AGREEMENT_WITH_NEAR_TIES);
-    one_by_one.check("gemma, f16, three long prompts one by one", AGREEMENT_WITH_NEAR_TIES);
+    at_once.check(
+        "gemma, f16, three long prompts at once",
+        AGREEMENT_WITH_NEAR_TIES,
+    );
+    one_by_one.check(
+        "gemma, f16, three long prompts one by one",
+        AGREEMENT_WITH_NEAR_TIES,
+    );
 }
 
 /// However the prompt is cut, the tokens after it are those after the whole prompt at once.
@@ -229,13 +199,20 @@ fn company_does_not_change_the_tokens_beyond_a_sliding_window() {
 fn a_prompt_in_pieces_is_the_same_prompt() {
     let _turn = turn();
     let model = smollm2();
-    for (kv_type, agreement) in [(KvType::F16, AGREEMENT_WITH_NEAR_TIES), (KvType::Q8_0, AGREEMENT)] {
+    for (kv_type, agreement) in [
+        (KvType::F16, AGREEMENT_WITH_NEAR_TIES),
+        (KvType::Q8_0, AGREEMENT),
+    ] {
         let mut backend = model.backend(1024, 2, kv_type);
         let mut tallies = [16, 17, 64, 256].map(|piece| (piece, Tally::default()));
         for some in QUESTIONS[..6].chunks(2) {
             let text = format!("Answer both of these.\n{}\n", some.join("\n")).repeat(13);
             let whole = alone(&mut backend, model.encode(&user(&text)), 8);
-            assert!((257..900).contains(&whole.prompt.len()), "{}", whole.prompt.len());
+            assert!(
+                (257..900).contains(&whole.prompt.len()),
+                "{}",
+                whole.prompt.len()
+            );
             for (piece, tally) in &mut tallies {
                 feed(&mut backend, 0, &whole.prompt, *piece);
                 for (n, expected) in whole.logits.iter().enumerate() {
@@ -246,7 +223,10 @@ fn a_prompt_in_pieces_is_the_same_prompt() {
             }
         }
         for (piece, tally) in &tallies {
-            tally.check(&format!("smollm2, {kv_type:?}, a prompt in pieces of {piece}"), agreement);
+            tally.check(
+                &format!("smollm2, {kv_type:?}, a prompt in pieces of {piece}"),
+                agreement,
+            );
         }
     }
 }

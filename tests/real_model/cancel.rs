@@ -30,7 +30,10 @@ fn cut_streams_leave_nothing_behind() {
     let mut dice = Dice(8);
     let mut open = Vec::new();
     for i in 0..20 {
-        let prompt = format!("{i}: {}", "Tell me more about it. ".repeat(dice.below(40) as usize));
+        let prompt = format!(
+            "{i}: {}",
+            "Tell me more about it. ".repeat(dice.below(40) as usize)
+        );
         open.push(d.chat(&ask_with(&prompt, 800, true, json!({ "ignore_eos": true }))));
         if open.len() > 6 {
             let at = dice.below(open.len() as u64) as usize;
@@ -46,7 +49,11 @@ fn cut_streams_leave_nothing_behind() {
     let stats = d.idle();
     // Reading from one that waits lets those before it end; each of the 21 has ended once.
     let ended = |outcome: &str| stats["requests"][outcome].as_u64().unwrap_or(0);
-    assert_eq!(ended("cancelled") + ended("length") + ended("stop"), 21, "{stats}");
+    assert_eq!(
+        ended("cancelled") + ended("length") + ended("stop"),
+        21,
+        "{stats}"
+    );
     assert!(ended("cancelled") >= 10, "{stats}");
     assert_eq!(d.text(&normal), before);
     d.idle();
@@ -76,9 +83,11 @@ fn no_secret_of_another_request_is_told() {
                 let mut dice = Dice(client);
                 for i in (client..REQUESTS).step_by(CLIENTS as usize) {
                     let own = secret(i);
-                    let prompt = format!("{preamble}The secret code is {own}. Repeat the secret code.");
-                    let cut = (i / CLIENTS + client) % 2 == 0;
-                    let mut stream = d.chat(&ask_with(&prompt, 24, true, json!({ "ignore_eos": cut })));
+                    let prompt =
+                        format!("{preamble}The secret code is {own}. Repeat the secret code.");
+                    let cut = (i / CLIENTS + client).is_multiple_of(2);
+                    let mut stream =
+                        d.chat(&ask_with(&prompt, 24, true, json!({ "ignore_eos": cut })));
                     let text = if cut {
                         stream.read_text(1 + dice.below(12) as usize)
                     } else {
@@ -88,14 +97,21 @@ fn no_secret_of_another_request_is_told() {
                     };
                     told.fetch_add(usize::from(text.contains(&own)), Relaxed);
                     for other in (0..REQUESTS).filter(|other| *other != i) {
-                        assert!(!text.contains(&secret(other)), "{i} was told {}: {text}", secret(other));
+                        assert!(
+                            !text.contains(&secret(other)),
+                            "{i} was told {}: {text}",
+                            secret(other)
+                        );
                     }
                 }
             });
         }
     });
     println!("{told:?} of {REQUESTS} replies told their own secret");
-    assert!(told.into_inner() >= 8, "a model that tells no secret proves nothing");
+    assert!(
+        told.into_inner() >= 8,
+        "a model that tells no secret proves nothing"
+    );
     let stats = d.idle();
     assert_eq!(stats["requests"]["cancelled"], REQUESTS / 2, "{stats}");
 }

@@ -11,17 +11,33 @@ use crate::support::{Served, repository};
 #[track_caller]
 fn python(script: &str, daemon: &Daemon) {
     let python = repository(".venv/bin/python");
-    assert!(python.exists(), "{} is missing: run `make test`", python.display());
+    assert!(
+        python.exists(),
+        "{} is missing: run `make test`",
+        python.display()
+    );
     let mut command = Command::new(python);
     command.arg(repository("tests/clients").join(script));
     command.arg(format!("http://{}", daemon.addr));
     // Nothing of the caller's that these clients read.
-    for name in ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "HTTP_PROXY", "http_proxy", "ALL_PROXY",
-        "all_proxy"] {
+    for name in [
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "OPENAI_ORG_ID",
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ] {
         command.env_remove(name);
     }
     let output = command.output().expect("python runs");
-    assert!(output.status.success(), "{script}\n{}\n{}", text(&output.stderr), daemon.log());
+    assert!(
+        output.status.success(),
+        "{script}\n{}\n{}",
+        text(&output.stderr),
+        daemon.log()
+    );
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -30,7 +46,14 @@ fn text(bytes: &[u8]) -> String {
 
 #[track_caller]
 fn curl(args: &[&str]) -> String {
-    let Output { status, stdout, stderr } = Command::new("curl").args(args).output().expect("curl is installed");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new("curl")
+        .args(args)
+        .output()
+        .expect("curl is installed");
     assert!(status.success(), "{args:?}: {}", text(&stderr));
     text(&stdout)
 }
@@ -77,7 +100,9 @@ fn curl_gets_a_reply_streamed_and_not() {
         r#"{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}"#,
     ]);
     let whole: Value = serde_json::from_str(&whole).expect("JSON");
-    let whole = whole["choices"][0]["message"]["content"].as_str().expect("a reply");
+    let whole = whole["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("a reply");
     assert!(whole.contains("Paris"), "{whole}");
 
     let stream = curl(&[
@@ -90,8 +115,14 @@ fn curl_gets_a_reply_streamed_and_not() {
             "stream": true}"#,
     ]);
     assert!(stream.ends_with("data: [DONE]\n\n"), "{stream}");
-    let events = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events = stream
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
     let chunks = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
-    let deltas = chunks.filter_map(|c| c["choices"][0]["delta"]["content"].as_str().map(str::to_owned));
+    let deltas = chunks.filter_map(|c| {
+        c["choices"][0]["delta"]["content"]
+            .as_str()
+            .map(str::to_owned)
+    });
     assert_eq!(deltas.collect::<String>(), whole);
 }

@@ -9,17 +9,27 @@ use crate::support::{GEMMA, GEMMA_TEMPLATE, Served, ask_with, gemma, repository,
 fn served(template: &str) -> Served {
     let template = repository(template);
     let template = template.to_str().expect("a path in UTF-8");
-    Served::model(GEMMA, &[("kv.cells", "1024"), ("model.chat_template", template)])
+    Served::model(
+        GEMMA,
+        &[("kv.cells", "1024"), ("model.chat_template", template)],
+    )
 }
 
 /// Asserts a 400 as JSON whose message has this text.
 #[track_caller]
 fn assert_refused(response: &Response, text: &str) {
     assert_eq!(response.status, 400, "{response:?}");
-    assert_eq!(response.header("content-type"), Some("application/json"), "{response:?}");
+    assert_eq!(
+        response.header("content-type"),
+        Some("application/json"),
+        "{response:?}"
+    );
     let error = &response.json()["error"];
     assert_eq!(error["type"], "invalid_request_error", "{error}");
-    assert!(error["message"].as_str().expect("a message").contains(text), "{error}");
+    assert!(
+        error["message"].as_str().expect("a message").contains(text),
+        "{error}"
+    );
 }
 
 /// B083: without a template there is no chat, and both the log and the client are told what to do about it.
@@ -40,16 +50,26 @@ fn a_model_without_a_template_refuses_to_chat() {
 fn a_configured_template_makes_it_answer() {
     let d = served("tests/fixtures/question_answer.jinja");
     let line = json!({ "stop": "\n" });
-    for (question, answer) in [("What is the capital of France?", " Paris"), ("What colour is the sky?", " Blue")] {
+    for (question, answer) in [
+        ("What is the capital of France?", " Paris"),
+        ("What colour is the sky?", " Blue"),
+    ] {
         for stream in [false, true] {
             let reply = d.reply(&ask_with(question, 16, stream, line.clone()));
-            assert_eq!((reply.text().as_str(), reply.finish_reason().as_deref()), (answer, Some("stop")));
+            assert_eq!(
+                (reply.text().as_str(), reply.finish_reason().as_deref()),
+                (answer, Some("stop"))
+            );
         }
     }
     let code = "Write a Python function with two nested ifs.";
-    let [whole, stream] = [false, true].map(|stream| d.text(&ask_with(code, 40, stream, json!({}))));
+    let [whole, stream] =
+        [false, true].map(|stream| d.text(&ask_with(code, 40, stream, json!({}))));
     assert_eq!(whole, stream);
-    assert!(whole.contains("def ") && whole.contains(":\n    "), "{whole:?}");
+    assert!(
+        whole.contains("def ") && whole.contains(":\n    "),
+        "{whole:?}"
+    );
     d.idle();
 }
 
@@ -66,9 +86,16 @@ fn a_template_refuses_in_its_own_words() {
     ] {
         let messages: Vec<Value> = roles.iter().map(say).collect();
         let body = json!({ "messages": messages, "max_tokens": 4, "stream": stream });
-        assert_refused(&d.chat(&body).response(), "Conversation roles must alternate");
+        assert_refused(
+            &d.chat(&body).response(),
+            "Conversation roles must alternate",
+        );
     }
-    for roles in [vec!["system", "user"], vec!["system"], vec!["user", "assistant", "user"]] {
+    for roles in [
+        vec!["system", "user"],
+        vec!["system"],
+        vec!["user", "assistant", "user"],
+    ] {
         let messages: Vec<Value> = roles.iter().map(say).collect();
         d.reply(&json!({ "messages": messages, "max_tokens": 4, "temperature": 0 }));
     }
@@ -86,7 +113,8 @@ fn the_prompt_begins_once() {
         let tokens = model.encode(&user(content));
         assert_eq!((tokens[0], count(&tokens)), (bos, 1), "{content}");
     }
-    let system = json!([{ "role": "system", "content": "<bos>" }, { "role": "user", "content": "Hello." }]);
+    let system =
+        json!([{ "role": "system", "content": "<bos>" }, { "role": "user", "content": "Hello." }]);
     let tokens = model.encode(&system);
     assert_eq!((tokens[0], count(&tokens)), (bos, 1));
 }

@@ -14,7 +14,9 @@ fn message_of(tokens: usize) -> String {
 }
 
 fn total_tokens(reply: &Response) -> u64 {
-    reply.json()["usage"]["total_tokens"].as_u64().expect("a number")
+    reply.json()["usage"]["total_tokens"]
+        .as_u64()
+        .expect("a number")
 }
 
 /// B052: a prompt of several batches, each of several passes, alone and next to others; and B055: one request
@@ -29,12 +31,24 @@ fn prompts_longer_than_a_batch_are_fed_in_pieces() {
         ("runner.n_ubatch", "128"),
     ]);
     assert_eq!(d.stats()["context"], 8192);
-    let long = d.reply(&ask_with(&message_of(3000), 4, false, json!({ "ignore_eos": true })));
+    let long = d.reply(&ask_with(
+        &message_of(3000),
+        4,
+        false,
+        json!({ "ignore_eos": true }),
+    ));
     assert_eq!(total_tokens(&long), 3004);
 
     let running = json!({ "ignore_eos": true });
     let mut decoding: Vec<_> = (0..4)
-        .map(|i| d.chat(&ask_with(&format!("Count from {i}."), 64, true, running.clone())))
+        .map(|i| {
+            d.chat(&ask_with(
+                &format!("Count from {i}."),
+                64,
+                true,
+                running.clone(),
+            ))
+        })
         .collect();
     for stream in &mut decoding {
         stream.read_text(2);
@@ -59,16 +73,30 @@ fn the_edge_of_the_context_is_where_it_is_said_to_be() {
     let d = Served::smollm2(&[("kv.cells", "512")]);
     assert_eq!(d.stats()["context"], 512);
     for stream in [false, true] {
-        let fits = d.reply(&ask_with(&message_of(511), 8, stream, json!({ "ignore_eos": true })));
+        let fits = d.reply(&ask_with(
+            &message_of(511),
+            8,
+            stream,
+            json!({ "ignore_eos": true }),
+        ));
         assert_eq!(fits.finish_reason().as_deref(), Some("length"), "{fits:?}");
         if !stream {
             assert_eq!(total_tokens(&fits), 512);
         }
         for tokens in [512, 513, 3000] {
-            let refused = d.chat(&ask_with(&message_of(tokens), 1, stream, json!({}))).response();
+            let refused = d
+                .chat(&ask_with(&message_of(tokens), 1, stream, json!({})))
+                .response();
             assert_eq!(refused.status, 400, "{refused:?}");
-            assert_eq!(refused.header("content-type"), Some("application/json"), "{refused:?}");
-            assert_eq!(refused.error_code().as_deref(), Some("context_length_exceeded"));
+            assert_eq!(
+                refused.header("content-type"),
+                Some("application/json"),
+                "{refused:?}"
+            );
+            assert_eq!(
+                refused.error_code().as_deref(),
+                Some("context_length_exceeded")
+            );
             let message = refused.json()["error"]["message"].to_string();
             for number in [tokens, 511] {
                 assert!(message.contains(&number.to_string()), "{message}");
@@ -85,8 +113,17 @@ fn max_tokens_ends_at_the_edge_of_the_context() {
     let d = Served::smollm2(&[("kv.cells", "512")]);
     let before = d.text(&ask_with("Say hi.", 8, false, json!({})));
     let endless = "Count upward from 1, never stop.";
-    let reply = d.reply(&ask_with(endless, 100_000, false, json!({ "ignore_eos": true })));
-    assert_eq!(reply.finish_reason().as_deref(), Some("length"), "{reply:?}");
+    let reply = d.reply(&ask_with(
+        endless,
+        100_000,
+        false,
+        json!({ "ignore_eos": true }),
+    ));
+    assert_eq!(
+        reply.finish_reason().as_deref(),
+        Some("length"),
+        "{reply:?}"
+    );
     assert_eq!(total_tokens(&reply), 512, "{reply:?}");
     assert_eq!(d.text(&ask_with("Say hi.", 8, false, json!({}))), before);
     d.idle();

@@ -31,7 +31,10 @@ fn all_ways_of_being_greedy_are_one() {
     ] {
         assert_eq!(d.text(&ask(32, more.clone())), greedy, "{more}");
     }
-    assert_ne!(d.text(&ask(32, json!({ "temperature": 1, "top_p": 1, "seed": 1 }))), greedy);
+    assert_ne!(
+        d.text(&ask(32, json!({ "temperature": 1, "top_p": 1, "seed": 1 }))),
+        greedy
+    );
 }
 
 /// B017: a seed is a reply, alone and in a batch; other seeds are other replies; and none of the 64-bit range
@@ -42,14 +45,22 @@ fn a_seed_determines_the_text() {
     let seeds = [0, 1, 7, -2, 4_294_967_295, i64::MAX, i64::MIN];
     let bodies = seeds.map(|seed| ask(24, json!({ "temperature": 1, "seed": seed })));
     let alone = bodies.each_ref().map(|body| d.text(body));
-    assert_eq!(alone.iter().collect::<HashSet<_>>().len(), seeds.len(), "{alone:?}");
+    assert_eq!(
+        alone.iter().collect::<HashSet<_>>().len(),
+        seeds.len(),
+        "{alone:?}"
+    );
     for (body, text) in bodies[..2].iter().zip(&alone) {
         assert_eq!(&d.text(body), text);
     }
     // All of them at once, twice over.
     let crowd: Vec<Value> = bodies.iter().chain(&bodies).cloned().collect();
     let together: Vec<String> = d.at_once(&crowd).iter().map(Response::text).collect();
-    let same = together.iter().zip(alone.iter().chain(&alone)).filter(|(a, b)| a == b).count();
+    let same = together
+        .iter()
+        .zip(alone.iter().chain(&alone))
+        .filter(|(a, b)| a == b)
+        .count();
     println!("seeded texts of 24 tokens that are the same in a batch of 14: {same} of 14");
     assert!(same >= 13, "{alone:?} and {together:?}");
 }

@@ -9,7 +9,10 @@ use serde_json::json;
 /// Starts the daemon on a file that it must refuse; gives the lines that it logged as errors.
 #[track_caller]
 fn refused(path: &Path) -> String {
-    let mut d = Daemon::start(&["serve", "--model", path.to_str().expect("UTF-8")], &[("kv.cells", "512")]);
+    let mut d = Daemon::start(
+        &["serve", "--model", path.to_str().expect("UTF-8")],
+        &[("kv.cells", "512")],
+    );
     let status = d.wait();
     // The log's reader may be a moment behind the process.
     d.wait_for("the reason", || d.log().contains("model.path"));
@@ -18,10 +21,16 @@ fn refused(path: &Path) -> String {
     for word in ["panic", "backtrace", "RUST_BACKTRACE"] {
         assert!(!log.contains(word), "{log}");
     }
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("ERROR") && !line.contains("llama.cpp")).collect();
+    let lines: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("ERROR") && !line.contains("llama.cpp"))
+        .collect();
     assert_eq!(lines.len(), 1, "{log}");
     let absolute = std::path::absolute(path).expect("a path");
-    assert!(lines[0].contains(absolute.to_str().expect("UTF-8")), "{log}");
+    assert!(
+        lines[0].contains(absolute.to_str().expect("UTF-8")),
+        "{log}"
+    );
     lines[0].to_owned()
 }
 
@@ -70,7 +79,11 @@ fn files_that_are_no_models_are_refused_by_name() {
 #[test]
 fn a_template_that_is_none_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
-    let broken = write(&dir, "broken.jinja", b"{% for message in messages %}never closed");
+    let broken = write(
+        &dir,
+        "broken.jinja",
+        b"{% for message in messages %}never closed",
+    );
     let missing = dir.path().join("missing.jinja");
     for path in [broken, missing] {
         let path = path.to_str().expect("UTF-8");
@@ -87,25 +100,50 @@ fn a_template_that_is_none_is_refused() {
 #[test]
 fn flash_attention_is_honoured_or_refused() {
     let model = model_file(SMOLLM2);
-    let settings = |flash| [("kv.cells", "1024"), ("kv.type_v", "q8_0"), ("runner.flash_attention", flash)];
-    let output = command(&["serve", "--model", &model, "--listen", "127.0.0.1:0"], &settings("off"))
-        .current_dir(repository(""))
-        .output()
-        .expect("cadenced runs");
+    let settings = |flash| {
+        [
+            ("kv.cells", "1024"),
+            ("kv.type_v", "q8_0"),
+            ("runner.flash_attention", flash),
+        ]
+    };
+    let output = command(
+        &["serve", "--model", &model, "--listen", "127.0.0.1:0"],
+        &settings("off"),
+    )
+    .current_dir(repository(""))
+    .output()
+    .expect("cadenced runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("kv.type_v") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.contains("kv.type_v") && said.lines().count() == 1,
+        "{said}"
+    );
 
     for (settings, flash, type_v) in [
         (settings("on").to_vec(), true, "q8_0"),
-        (vec![("kv.cells", "1024"), ("runner.flash_attention", "on")], true, "f16"),
-        (vec![("kv.cells", "1024"), ("runner.flash_attention", "off")], false, "f16"),
+        (
+            vec![("kv.cells", "1024"), ("runner.flash_attention", "on")],
+            true,
+            "f16",
+        ),
+        (
+            vec![("kv.cells", "1024"), ("runner.flash_attention", "off")],
+            false,
+            "f16",
+        ),
     ] {
         let d = Served::model(SMOLLM2, &settings);
         let effective = d.stats()["effective"].clone();
         assert_eq!(effective["flash_attention"], flash, "{effective}");
         assert_eq!(effective["kv_type_v"], type_v, "{effective}");
-        let text = d.text(&ask_with("What is the capital of France?", 24, false, json!({})));
+        let text = d.text(&ask_with(
+            "What is the capital of France?",
+            24,
+            false,
+            json!({}),
+        ));
         assert!(text.contains("Paris"), "{settings:?}: {text}");
     }
 }

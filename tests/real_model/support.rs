@@ -148,7 +148,11 @@ impl InProcess {
 
     /// A context of its own, with keys and values of a type.
     pub fn backend(&self, cells: u32, sequences: u32, kv_type: KvType) -> LlamaBackend {
-        let kv = KvConfig { cells, type_k: kv_type, type_v: kv_type };
+        let kv = KvConfig {
+            cells,
+            type_k: kv_type,
+            type_v: kv_type,
+        };
         LlamaBackend::new(&self.loaded, &self.config.runner, &kv, sequences).expect("a context")
     }
 

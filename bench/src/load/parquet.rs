@@ -36,7 +36,7 @@ pub fn write(path: &Path, records: &[Record]) -> Result<()> {
     std::fs::rename(&part, path).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Reads a file of [`write`]'s.
+/// Reads a file of [`write()`]'s.
 ///
 /// # Errors
 /// When a column is missing or of another type, or a row has no value where one must be.

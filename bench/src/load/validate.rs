@@ -1,7 +1,6 @@
 //! `cadenced-bench validate`: whether the arrival process is what it says, over many seeds, and whether the open
-//! loop is open. The first is the process's
-//! own test: the p-value of one seed is reported beside a run and never selected on, because a seed that was
-//! rolled until its p-value looked good would make the statistic mean nothing.
+//! loop is open. The first is the process's own test: the p-value of one seed is reported beside a run and never
+//! selected on, because a seed that was rolled until its p-value looked good would make the statistic mean nothing.
 
 use std::path::PathBuf;
 
@@ -167,9 +166,10 @@ pub fn run(args: &ValidateArgs) -> Result<()> {
                 .collect();
             let grows = if outcome.grows { "grows" } else { "plateaus" };
             println!(
-                "{name:<8} {:.1}/s  {}  {grows}",
+                "{name:<8} {:.1}/s  {}  {grows} (n={})",
                 outcome.per_s,
-                quarters.join("  ")
+                quarters.join("  "),
+                outcome.records.len()
             );
         }
     }

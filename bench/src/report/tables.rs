@@ -107,13 +107,7 @@ fn knobs_format(results: &Value) -> String {
 }
 
 fn knobs_threads(results: &Value) -> String {
-    let mut t = Table::new(
-        &[
-            &["threads", "OMP_WAIT_POLICY", "busy neighbour"],
-            &DECODE[..],
-        ]
-        .concat(),
-    );
+    let mut t = Table::new(&[&["threads", "waiting", "busy neighbour"], &DECODE[..]].concat());
     for r in rows(results)
         .iter()
         .filter(|r| r["knobs"]["group"] == "threads")
