@@ -6,6 +6,8 @@ const NEAR_TIE: f32 = 0.5;
 pub const AGREEMENT: f64 = 0.99;
 /// So many of all with near-ties, where these are a fifth of all positions.
 pub const AGREEMENT_WITH_NEAR_TIES: f64 = 0.95;
+/// The same of a few dozen positions, where two near-ties that turn are a tenth. Outside of near-ties none may.
+pub const AGREEMENT_OF_FEW: f64 = 0.75;
 
 /// The best token, and how far it is above the second best.
 pub fn best(logits: &[f32]) -> (usize, f32) {
