@@ -29,15 +29,6 @@ pub enum ServeError {
     )]
     ContextLengthExceeded { prompt_tokens: u32, limit: u32 },
 
-    /// The SLO cannot be met even by an idle server, so that a retry is useless: a 422 and no `Retry-After`.
-    #[error(
-        "the SLO of {slo_ms} ms cannot be met: the best estimate for this request is {estimate_ms} ms"
-    )]
-    SloUnattainable { slo_ms: u64, estimate_ms: u64 },
-
-    #[error("missing or invalid API key")]
-    Unauthorized,
-
     #[error("the model {} does not exist", excerpt(.model))]
     ModelNotFound { model: String },
 
@@ -56,9 +47,6 @@ pub enum ServeError {
 
     #[error("Content-Type must be application/json")]
     UnsupportedMediaType,
-
-    #[error("the request's headers are too large")]
-    HeadersTooLarge,
 
     /// Ends a stream whose reader fell behind; the status only matters if nothing was sent yet.
     #[error("the client read too slowly and the stream was ended")]
@@ -108,14 +96,11 @@ impl ServeError {
     pub fn status(&self) -> u16 {
         match self {
             Self::InvalidRequest { .. } | Self::ContextLengthExceeded { .. } => 400,
-            Self::Unauthorized => 401,
             Self::ModelNotFound { .. } | Self::NotFound => 404,
             Self::MethodNotAllowed { .. } => 405,
             Self::RequestTimeout | Self::SlowReader => 408,
             Self::BodyTooLarge { .. } => 413,
             Self::UnsupportedMediaType => 415,
-            Self::SloUnattainable { .. } => 422,
-            Self::HeadersTooLarge => 431,
             Self::Engine { .. } | Self::Internal => 500,
             Self::Overloaded { .. } | Self::Draining { .. } | Self::NotReady { .. } => 503,
         }
@@ -124,7 +109,6 @@ impl ServeError {
     /// OpenAI's `type`.
     pub fn kind(&self) -> &'static str {
         match self.status() {
-            401 => "authentication_error",
             500.. => "server_error",
             _ => "invalid_request_error",
         }
@@ -135,15 +119,12 @@ impl ServeError {
         Some(match self {
             Self::InvalidRequest { code, .. } => return *code,
             Self::ContextLengthExceeded { .. } => "context_length_exceeded",
-            Self::SloUnattainable { .. } => "slo_unattainable",
-            Self::Unauthorized => "invalid_api_key",
             Self::ModelNotFound { .. } => "model_not_found",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::RequestTimeout => "request_timeout",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
-            Self::HeadersTooLarge => "headers_too_large",
             Self::SlowReader => "slow_reader",
             Self::Overloaded { code, .. } => code,
             Self::Draining { .. } => "draining",
@@ -157,7 +138,6 @@ impl ServeError {
         match self {
             Self::InvalidRequest { param, .. } => param.as_deref(),
             Self::ContextLengthExceeded { .. } => Some("messages"),
-            Self::SloUnattainable { .. } => Some("slo"),
             Self::ModelNotFound { .. } => Some("model"),
             _ => None,
         }

@@ -31,15 +31,6 @@ fn all() -> Vec<(ServeError, u16, Option<&'static str>)> {
             Some("context_length_exceeded"),
         ),
         (
-            ServeError::SloUnattainable {
-                slo_ms: 5,
-                estimate_ms: 90,
-            },
-            422,
-            Some("slo_unattainable"),
-        ),
-        (ServeError::Unauthorized, 401, Some("invalid_api_key")),
-        (
             ServeError::ModelNotFound { model: "x".into() },
             404,
             Some("model_not_found"),
@@ -61,7 +52,6 @@ fn all() -> Vec<(ServeError, u16, Option<&'static str>)> {
             415,
             Some("unsupported_media_type"),
         ),
-        (ServeError::HeadersTooLarge, 431, Some("headers_too_large")),
         (ServeError::SlowReader, 408, Some("slow_reader")),
         (
             ServeError::Overloaded {

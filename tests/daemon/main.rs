@@ -27,7 +27,7 @@ mod streaming;
 #[cfg(target_os = "linux")]
 mod systemd;
 
-use common::{Daemon, Response, ask};
+use common::{Daemon, Dice, Response, ask};
 use serde_json::{Value, json};
 
 /// A fake whose step costs `step_us`, whatever is in it, and whose replies end only at `max_tokens`.
@@ -123,20 +123,6 @@ fn assert_error_event(rest: &Response, code: &str) {
 fn assert_no_panic(log: &str) {
     for word in ["panic", "RUST_BACKTRACE", "stack backtrace"] {
         assert!(!log.contains(word), "{log}");
-    }
-}
-
-/// Numbers that look random and are the same in every run (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    /// A number below `n`.
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % n
     }
 }
 
