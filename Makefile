@@ -26,7 +26,7 @@ deps: ## Install what is missing to build (cmake, libclang, a C++ compiler, pip)
 	command -v cargo >/dev/null || { echo "cadenced needs a Rust toolchain (1.95 or newer): https://rustup.rs" >&2; exit 1; }; \
 	command -v cmake >/dev/null || missing+=(cmake); \
 	command -v g++ >/dev/null || missing+=(g++); \
-	ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* >/dev/null 2>&1 || missing+=(libclang-dev); \
+	[ -n "$$(find /usr/lib \( -name 'libclang.so*' -o -name 'libclang-[0-9]*.so*' \) -print -quit)" ] || missing+=(libclang-dev); \
 	command -v python3 >/dev/null || missing+=(python3); \
 	python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip); \
 	if [ $${#missing[@]} -gt 0 ]; then \
