@@ -106,8 +106,9 @@ fn main() -> ExitCode {
         }),
     };
     match loaded {
-        // Not a return: an arbiter inside a long decode would be waited for.
-        Ok(code) => std::process::exit(code),
+        // Neither a return, which would wait for an arbiter inside a long decode, nor `process::exit`, whose
+        // C++ destructors would pull the model from under it.
+        Ok(code) => signal_hook::low_level::exit(code),
         Err(e) => {
             eprintln!("cadenced: {e}");
             ExitCode::from(USAGE)

@@ -12,6 +12,7 @@ use actix::dev::channel::{AddressReceiver, channel};
 use actix::{Actor, Addr, Arbiter, ArbiterHandle, Context, Recipient};
 
 use crate::actors::admission::Admission;
+use crate::actors::handoff::Handoff;
 use crate::actors::kv_manager::KvManager;
 use crate::actors::model_runner::ModelRunner;
 use crate::actors::prefix_cache::PrefixCache;
@@ -158,12 +159,15 @@ pub async fn start<E: Send + 'static>(
         scheduler.addr.clone().recipient(),
         Arc::clone(&shared.accounts),
     );
+    let handoff = Arc::new(Handoff::default());
+    let runners = Arc::clone(&handoff);
     let runner_addr = runner.addr.clone();
     let receiver = runner.receiver;
     runner_arbiter.spawn_fn(move || match make_backend() {
         Ok(backend) => {
             let effective = backend.effective();
-            Context::with_receiver(receiver).run(ModelRunner::new(backend, to_scheduler, accounts));
+            let runner = ModelRunner::new(backend, to_scheduler, runners, accounts);
+            Context::with_receiver(receiver).run(runner);
             let _ = made.send(Ok(effective));
         }
         Err(e) => {
@@ -185,6 +189,7 @@ pub async fn start<E: Send + 'static>(
         reserve: kv.addr.clone().recipient(),
         release: kv.addr.clone().recipient(),
         runner: runner_addr.recipient(),
+        handoff,
     };
     let engine = Engine {
         submit: admission.addr.clone().recipient(),

@@ -258,7 +258,7 @@ async fn model_runner_answers_a_step_with_its_results_and_its_buffers() {
         64,
         256,
     );
-    let runner = ModelRunner::new(Box::new(backend), scheduler, accounts()).start();
+    let runner = ModelRunner::new(Box::new(backend), scheduler, Arc::default(), accounts()).start();
     let ((_, job), _receiver) = request(1, 4, 4);
     let row = RowPlan {
         index: 0,
@@ -329,6 +329,7 @@ fn scheduler_alone() -> SchedulerAlone {
         reserve,
         release,
         runner,
+        handoff: Arc::default(),
     };
     let published = Arc::new(Published::default());
     let scheduler =

@@ -2,6 +2,7 @@
 //! Each holds `Recipient`s, never addresses, so that any peer can be a fake in a test.
 
 pub mod admission;
+pub mod handoff;
 pub mod kv_manager;
 pub mod model_runner;
 pub mod prefix_cache;

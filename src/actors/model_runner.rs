@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use actix::{Actor, AsyncContext, Context, Handler, Recipient};
 
+use super::handoff::Handoff;
 use crate::logic::scheduler::step::Work;
 use crate::messages::{RunStep, StepBuffers, StepDone};
 use crate::model::sampling::Sampler;
@@ -21,6 +22,7 @@ pub struct ModelRunner {
     backend: Box<dyn ModelBackend>,
     sampler: Sampler,
     scheduler: Recipient<StepDone>,
+    handoff: Arc<Handoff>,
     accounts: Arc<Accounts>,
     /// When the last step was handed back, for the time between two steps.
     handed_back: Option<Instant>,
@@ -32,12 +34,14 @@ impl ModelRunner {
     pub fn new(
         backend: Box<dyn ModelBackend>,
         scheduler: Recipient<StepDone>,
+        handoff: Arc<Handoff>,
         accounts: Arc<Accounts>,
     ) -> Self {
         Self {
             backend,
             sampler: Sampler::default(),
             scheduler,
+            handoff,
             accounts,
             handed_back: None,
         }
@@ -103,7 +107,9 @@ impl Handler<RunStep> for ModelRunner {
             .observe(step.model_time.as_secs_f64());
         if delay == Duration::ZERO {
             self.handed_back = Some(Instant::now());
+            let done = step.plan.id;
             self.scheduler.do_send(StepDone(step));
+            self.handoff.wait(done);
         } else {
             use actix::{ActorFutureExt, WrapFuture};
             let sleep = tokio::time::sleep(delay)

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 
+use super::handoff::Handoff;
 use crate::clock::Clock;
 use crate::job::Job;
 use crate::logic::kv::blocks_for;
@@ -34,6 +35,8 @@ pub struct Peers {
     pub reserve: Recipient<Reserve>,
     pub release: Recipient<Release>,
     pub runner: Recipient<RunStep>,
+    /// Tells the runner that its step is answered.
+    pub handoff: Arc<Handoff>,
 }
 
 /// What the turn waits for.
@@ -122,11 +125,13 @@ impl Scheduler {
     /// Plans and sends the next step, or goes idle.
     fn step(&mut self) {
         let mut step = self.buffers.take().unwrap_or_default();
+        let done = self.logic.last_step();
         self.logic.plan(&mut step.plan);
         if step.plan.is_empty() {
             self.buffers = Some(step);
             self.phase = Phase::Idle;
             self.back_to_back = false;
+            self.peers.handoff.answer(done);
             return;
         }
         if self.check_invariants {
@@ -145,6 +150,7 @@ impl Scheduler {
         self.phase = Phase::Computing;
         self.published.step_started(self.clock.now());
         self.peers.runner.do_send(RunStep(step));
+        self.peers.handoff.answer(done);
     }
 
     fn publish(&self) {

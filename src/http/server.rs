@@ -12,6 +12,7 @@ use actix_web_lab::middleware::CatchPanic;
 
 use super::state::AppState;
 use super::{admin, chat, errors, models};
+use crate::error::ServeError;
 use crate::lifecycle::Phase;
 
 /// A server on `listener`; it serves once it is awaited or spawned.
@@ -29,6 +30,7 @@ pub fn server(state: Data<AppState>, listener: TcpListener) -> std::io::Result<S
             .app_data(state.clone())
             .wrap(from_fn(close_while_draining))
             .wrap(CatchPanic::default())
+            .wrap(from_fn(errors_are_json))
             .configure(routes)
             .default_service(web::to(errors::not_found))
     })
@@ -57,10 +59,29 @@ fn routes(app: &mut web::ServiceConfig) {
             .default_service(errors::only("POST")),
     )
     .service(get("/v1/models", web::get().to(models::models)))
+    .service(get("/v1/models/{model:.+}", web::get().to(models::model)))
     .service(get("/health", web::get().to(admin::health)))
     .service(get("/ready", web::get().to(admin::ready)))
     .service(get("/stats", web::get().to(admin::stats)))
     .service(get("/metrics", web::get().to(admin::metrics)));
+}
+
+/// What the framework answers by itself (a handler that panicked, a path that can't be decoded) is in the
+/// envelope too.
+async fn errors_are_json(
+    request: ServiceRequest,
+    next: Next<impl MessageBody>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    next.call(request).await.map_err(|e| {
+        let status = e.as_response_error().status_code();
+        if e.as_error::<ServeError>().is_some() {
+            e
+        } else if status.is_server_error() {
+            ServeError::Internal.into()
+        } else {
+            ServeError::NotFound.into()
+        }
+    })
 }
 
 /// In a drain every response ends its connection, so that no client keeps sending on an old one.
@@ -77,4 +98,33 @@ async fn close_while_draining(
             .set_connection_type(actix_web::http::ConnectionType::Close);
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix_web::test;
+
+    #[actix_web::test]
+    async fn a_handler_that_panics_is_a_500_in_the_envelope() {
+        async fn broken() -> actix_web::HttpResponse {
+            panic!("on purpose")
+        }
+        let app = test::init_service(
+            App::new()
+                .wrap(CatchPanic::default())
+                .wrap(from_fn(errors_are_json))
+                .route("/", web::get().to(broken)),
+        )
+        .await;
+        let request = test::TestRequest::get().uri("/").to_request();
+        let error = match test::try_call_service(&app, request).await {
+            Ok(response) => panic!("{response:?}"),
+            Err(e) => e.error_response(),
+        };
+        assert_eq!(error.status(), 500);
+        let body = actix_web::body::to_bytes(error.into_body()).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["code"], "internal_error", "{body}");
+    }
 }

@@ -66,7 +66,10 @@ impl LoadedModel {
         let mut magic = [0u8; 4];
         std::fs::File::open(path)
             .and_then(|mut f| f.read_exact(&mut magic))
-            .map_err(|e| fail(e.to_string()))?;
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::UnexpectedEof => fail("too short for a GGUF file".into()),
+                _ => fail(e.to_string()),
+            })?;
         if &magic != b"GGUF" {
             return Err(fail("not a GGUF file".into()));
         }

@@ -140,6 +140,7 @@ fn unknown_paths_and_wrong_methods_are_json() {
     for (path, wrong, right) in [
         ("/v1/chat/completions", ["GET", "PUT", "OPTIONS"], "POST"),
         ("/v1/models", ["POST", "PUT", "DELETE"], "GET"),
+        ("/v1/models/fake", ["POST", "PUT", "DELETE"], "GET"),
         ("/health", ["POST", "PUT", "DELETE"], "GET"),
         ("/ready", ["POST", "PUT", "DELETE"], "GET"),
         ("/stats", ["POST", "PUT", "DELETE"], "GET"),

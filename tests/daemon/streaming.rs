@@ -234,4 +234,6 @@ fn a_reply_that_is_not_streamed_is_one_json_object() {
     let models = d.get("/v1/models").json();
     assert_eq!(models["data"][0]["id"], "the-name");
     assert_eq!(models["data"][0]["max_model_len"], 16_384);
+    assert_eq!(d.get("/v1/models/the-name").json(), models["data"][0]);
+    assert_error(&d.get("/v1/models/another"), 404, "model_not_found");
 }

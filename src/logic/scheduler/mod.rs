@@ -259,6 +259,12 @@ impl<P> Scheduler<P> {
         self.in_flight
     }
 
+    /// The step planned last.
+    #[must_use]
+    pub fn last_step(&self) -> StepId {
+        self.last_step
+    }
+
     /// Output tokens that the running requests may still ask for.
     #[must_use]
     pub fn tokens_remaining(&self) -> u64 {
