@@ -150,7 +150,7 @@ async fn serve_until_failure(state: &Data<AppState>) -> Exit {
                 notify(sd_notify::NotifyState::Ready);
                 tracing::info!(
                     model = served.name,
-                    rung = state.config.policy().rung(),
+                    rung = state.config.rung(),
                     "ready"
                 );
                 std::future::pending().await
@@ -166,7 +166,6 @@ async fn serve_until_failure(state: &Data<AppState>) -> Exit {
 
 async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
     let config = state.config.clone();
-    let sequences = config.sequences();
     let (front, make): (ModelFront, Box<dyn FnOnce() -> Made + Send>) = match config.model.backend {
         Backend::Fake => {
             let encoder = FakeEncoder {
@@ -175,13 +174,12 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
             let front = ModelFront {
                 encoder: Arc::new(encoder),
                 vocab: Arc::new(fake::vocab()),
-                context: config.kv.cells,
+                context: config.kv_pool().sequence_tokens_max(),
             };
-            let (fake, n_batch, cells) =
-                (config.fake.clone(), config.runner.n_batch, config.kv.cells);
+            let own = config.clone();
             (
                 front,
-                Box::new(move || Ok(Box::new(FakeBackend::new(fake, n_batch, cells)) as _)),
+                Box::new(move || Ok(Box::new(FakeBackend::new(&own)) as _)),
             )
         }
         Backend::Llama => {
@@ -192,12 +190,12 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
             let front = ModelFront {
                 encoder: Arc::new(loaded.clone()),
                 vocab: Arc::clone(&loaded.vocab),
-                context: loaded.n_ctx_train.min(config.kv.cells),
+                context: loaded
+                    .n_ctx_train
+                    .min(config.kv_pool().sequence_tokens_max()),
             };
-            let (runner, kv) = (config.runner.clone(), config.kv.clone());
-            let make = move || {
-                LlamaBackend::new(&loaded, &runner, &kv, sequences).map(|b| Box::new(b) as _)
-            };
+            let own = config.clone();
+            let make = move || LlamaBackend::new(&loaded, &own).map(|b| Box::new(b) as _);
             (front, Box::new(make))
         }
     };

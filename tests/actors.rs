@@ -82,6 +82,7 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         deadline: Timestamp::NEVER,
         prompt_tokens,
         max_tokens,
+        preempted: false,
     };
     let (sender, receiver) = reply::channel(max_tokens, 1 << 16);
     let job = Job {
@@ -100,7 +101,9 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         reply: sender,
         ticket: Ticket::for_warm_up(),
         vocab: Arc::new(vocab()),
-        cached_tokens: 0,
+        generated: Vec::new(),
+        cacheable: true,
+        cached_tokens: None,
         first_token_at: None,
     };
     ((spec, job), receiver)

@@ -98,6 +98,7 @@ async fn accept(
         deadline: deadline(arrival, &chat.slo),
         prompt_tokens,
         max_tokens: chat.max_tokens.min(served.front.context - prompt_tokens),
+        preempted: false,
     };
     // A reply that is sent whole is read by this server: how slowly is no fault of its client.
     let unread_bytes = if chat.stream {
@@ -119,7 +120,9 @@ async fn accept(
         reply: sender,
         ticket,
         vocab: Arc::clone(&served.front.vocab),
-        cached_tokens: 0,
+        generated: Vec::new(),
+        cacheable: true,
+        cached_tokens: None,
         first_token_at: None,
     };
     match served.engine.submit.send(Submit(spec, job)).await {

@@ -38,8 +38,8 @@ pub struct FillRule {
     pub timeout: Duration,
 }
 
-/// Position in the queue: (deadline or zero, arrival, id); the id makes it unique.
-type Key = (Timestamp, Timestamp, RequestId);
+/// Position in the queue: (not preempted, deadline or zero, arrival, id); the id makes it unique.
+type Key = (bool, Timestamp, Timestamp, RequestId);
 
 /// See the module's text. `P` is what travels with the request.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl<P> WaitQueue<P> {
             QueueOrder::Arrival => Timestamp(0),
             QueueOrder::Deadline => spec.deadline,
         };
-        (class, spec.arrival, spec.id)
+        (!spec.preempted, class, spec.arrival, spec.id)
     }
 
     /// Puts a request in.
@@ -85,8 +85,9 @@ impl<P> WaitQueue<P> {
         Ok(())
     }
 
-    /// Returns a request that was taken and could not start. It keeps its place, and is exempt from the
-    /// capacity: it was admitted once, and that is not taken back.
+    /// Returns a request that was taken and could not start, or that ran and was preempted. It keeps its place
+    /// (a preempted one at the head), and is exempt from the capacity: it was admitted once, and that is not
+    /// taken back.
     pub fn put_back(&mut self, spec: RequestSpec, payload: P) {
         let key = self.key(&spec);
         self.keys.insert(spec.id, key);

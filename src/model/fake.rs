@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::vocab::{Vocab, VocabBuilder};
 use super::{BatchRow, DecodeCode, EffectiveSettings, ModelBackend, PromptEncoder};
+use crate::config::Config;
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
 
@@ -94,18 +95,20 @@ pub struct FakeBackend {
 }
 
 impl FakeBackend {
-    /// A fake with `kv_cells` cells; it does not enforce them, the pool does.
+    /// A fake as `config` has it. It does not count its cells: the pool does.
     #[must_use]
-    pub fn new(config: FakeConfig, n_batch: u32, kv_cells: u32) -> Self {
+    pub fn new(config: &Config) -> Self {
         let effective = EffectiveSettings {
-            n_batch,
-            n_ubatch: n_batch,
-            kv_cells,
+            n_batch: config.runner.n_batch,
+            n_ubatch: config.runner.n_ubatch,
+            kv_cells: config.kv.cells,
+            kv_layout: format!("{:?}", config.kv.layout.resolved()).to_lowercase(),
             partial_removal: true,
+            prefix_reuse: config.may_reuse(),
             ..EffectiveSettings::default()
         };
         Self {
-            config,
+            config: config.fake.clone(),
             effective,
             cells: BTreeMap::new(),
             logits: Vec::new(),
@@ -197,6 +200,15 @@ impl ModelBackend for FakeBackend {
             self.cells.insert(seq, kept);
         }
         true
+    }
+
+    fn copy(&mut self, from: SeqId, to: SeqId, tokens: u32) {
+        let mut copy = Cells::default();
+        if let Some(cells) = self.cells.get(&from) {
+            let kept = cells.tokens.iter().take(tokens as usize);
+            kept.for_each(|t| copy.push(*t));
+        }
+        self.cells.insert(to, copy);
     }
 
     fn take_delay(&mut self) -> Duration {

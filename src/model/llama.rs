@@ -23,7 +23,7 @@ use super::chat_template::{ChatTemplate, TemplateError};
 use super::llama_log;
 use super::vocab::{Vocab, VocabBuilder};
 use super::{BatchRow, DecodeCode, EffectiveSettings, ModelBackend, PromptEncoder};
-use crate::config::{FlashAttention, KvConfig, KvType, ModelConfig, RunnerConfig};
+use crate::config::{Config, FlashAttention, KvLayout, KvType, ModelConfig, Reuse};
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
 
@@ -237,10 +237,9 @@ impl LlamaBackend {
     /// When an explicit setting can't be honoured, or memory is short.
     pub fn new(
         loaded: &LoadedModel,
-        runner: &RunnerConfig,
-        kv: &KvConfig,
-        sequences: u32,
+        config: &Config,
     ) -> Result<Self, ModelError> {
+        let (runner, kv, sequences) = (&config.runner, &config.kv, config.sequences());
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let threads = runner.threads.or(cores) as i32;
         let threads_batch = runner.threads_batch.or(cores) as i32;
@@ -253,7 +252,7 @@ impl LlamaBackend {
             .with_n_threads_batch(threads_batch)
             .with_type_k(kv_type(kv.type_k))
             .with_type_v(kv_type(kv.type_v))
-            .with_kv_unified(true)
+            .with_kv_unified(kv.layout.resolved() == KvLayout::Unified)
             .with_no_perf(true)
             .with_flash_attention_policy(match runner.flash_attention {
                 // llama.cpp's own "enabled" moves the operation to the CPU where a device lacks it, and says
@@ -296,7 +295,9 @@ impl LlamaBackend {
             kv_type_k: format!("{:?}", kv.type_k).to_lowercase(),
             kv_type_v: format!("{:?}", kv.type_v).to_lowercase(),
             flash_attention,
+            kv_layout: format!("{:?}", kv.layout.resolved()).to_lowercase(),
             partial_removal: false,
+            prefix_reuse: false,
             model_bytes: loaded.model.size(),
             kv_bytes: log.kv_bytes,
             compute_bytes: log.compute_bytes,
@@ -309,12 +310,29 @@ impl LlamaBackend {
             effective,
         };
         backend.effective.partial_removal = backend.try_partial_removal(loaded);
+        let able = backend.effective.partial_removal;
+        match config.prefix.reuse {
+            Reuse::On if !able => {
+                return Err(ModelError(
+                    "prefix.reuse: this model can't forget a part of a sequence (a sliding window, or recurrent \
+                     layers), which sharing prefixes needs"
+                        .into(),
+                ));
+            }
+            Reuse::Auto if !able => tracing::warn!(
+                "prefixes are not shared: this model can't forget a part of a sequence (a sliding window, or \
+                 recurrent layers)"
+            ),
+            _ => {}
+        }
+        backend.effective.prefix_reuse = able && config.may_reuse();
         Ok(backend)
     }
 
     /// Asks the model by doing it: whether part of a sequence can be removed.
     fn try_partial_removal(&mut self, loaded: &LoadedModel) -> bool {
-        if loaded.model.is_recurrent() || loaded.model.is_hybrid() {
+        // Of a sliding window's cells those behind it are overwritten, and llama.cpp removes parts all the same.
+        if loaded.model.is_recurrent() || loaded.model.is_hybrid() || loaded.model.n_swa() > 0 {
             return false;
         }
         let token = loaded.vocab.bos().unwrap_or(TokenId(0));
@@ -362,6 +380,20 @@ impl ModelBackend for LlamaBackend {
         self.context
             .kv_cache_seq_rm(seq.0 as i32, from, None)
             .is_ok()
+    }
+
+    fn copy(&mut self, from: SeqId, to: SeqId, tokens: u32) {
+        let (source, copy) = (from.0 as i32, to.0 as i32);
+        // Positions are below 2^31, which is all that can fail here.
+        let copied = if self.effective.kv_layout == "unified" {
+            self.context
+                .kv_cache_seq_cp(source, copy, None, Some(tokens))
+        } else {
+            // Between streams only the whole can be copied.
+            self.context.kv_cache_seq_cp(source, copy, None, None)
+        };
+        debug_assert!(copied.is_ok());
+        self.remove(to, tokens);
     }
 
     fn effective(&self) -> EffectiveSettings {

@@ -47,6 +47,9 @@ pub trait ModelBackend {
     /// Removes the cells of `seq` from `position` on. False if the model can't remove a part of a sequence.
     fn remove(&mut self, seq: SeqId, position: u32) -> bool;
 
+    /// Gives `to`, which is empty, the first `tokens` tokens of `from`.
+    fn copy(&mut self, from: SeqId, to: SeqId, tokens: u32);
+
     /// Time that the last batch shall appear to have taken; the runner sleeps it on tokio's clock, which a
     /// test can pause. Only a simulated model has any.
     fn take_delay(&mut self) -> Duration {
@@ -70,8 +73,12 @@ pub struct EffectiveSettings {
     pub kv_type_k: String,
     pub kv_type_v: String,
     pub flash_attention: bool,
-    /// Whether part of a sequence can be removed (false for recurrent models and some with sliding windows).
+    /// "unified" or "streams".
+    pub kv_layout: String,
+    /// Whether part of a sequence can be removed (false for recurrent models and those with sliding windows).
     pub partial_removal: bool,
+    /// Whether requests share the KV of their prefixes.
+    pub prefix_reuse: bool,
     pub model_bytes: u64,
     pub kv_bytes: u64,
     pub compute_bytes: u64,
