@@ -84,6 +84,12 @@ impl Job {
             .end(outcome, spec, usage, self.first_token_at, now);
     }
 
+    /// Whether the client has gone away.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.reply.is_abandoned()
+    }
+
     /// Sends the text that was held back; whether a stop string turned out to be in it.
     fn flush(&mut self) -> Result<bool, SendFailure> {
         let mut rest = String::new();
@@ -108,7 +114,7 @@ impl Payload for Job {
     }
 
     fn is_abandoned(&self) -> bool {
-        self.reply.is_abandoned()
+        Self::is_abandoned(self)
     }
 
     fn cacheable(&self) -> bool {

@@ -11,11 +11,11 @@ use actix::Message;
 use crate::ids::{RequestId, TokenId};
 use crate::job::Job;
 use crate::logic::capacity::CapacityExceeded;
-use crate::logic::prefix::{Evicted, Match, NodeHandle};
+use crate::logic::prefix::{Match, NodeHandle};
 use crate::logic::request::RequestSpec;
 use crate::logic::scheduler::step::{RowResult, StepPlan};
 use crate::logic::time::Timestamp;
-use crate::logic::turn::{BookEntry, Evict, Inserted, Insertion, Query, Reserve, Reserved};
+use crate::logic::turn::{BookEntry, Evict, Given, Inserted, Insertion, Query, Reserve, Reserved};
 use crate::logic::wait_queue::TakeRule;
 use crate::model::sampling::SamplingParams;
 
@@ -88,14 +88,14 @@ pub struct PrefixMatched(pub Vec<Option<Match>>);
 pub struct Unlock(pub Vec<NodeHandle>);
 
 /// Scheduler → PrefixCache: give up so much.
-#[derive(Message, Clone, Copy)]
+#[derive(Message)]
 #[rtype(result = "()")]
 pub struct EvictPrefixes(pub Evict);
 
-/// PrefixCache → Scheduler: given up; nothing when all that is cached is in use.
+/// PrefixCache → Scheduler: what was given up.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct PrefixesEvicted(pub Vec<Evicted>);
+pub struct PrefixesEvicted(pub Given);
 
 /// Scheduler → KvManager: memory for the next step.
 #[derive(Message)]

@@ -148,11 +148,7 @@ async fn serve_until_failure(state: &Data<AppState>) -> Exit {
             Ok(()) => {
                 state.lifecycle.enter(Phase::Ready);
                 notify(sd_notify::NotifyState::Ready);
-                tracing::info!(
-                    model = served.name,
-                    rung = state.config.rung(),
-                    "ready"
-                );
+                tracing::info!(model = served.name, rung = state.config.rung(), "ready");
                 std::future::pending().await
             }
             Err(why) => why,

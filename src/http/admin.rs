@@ -67,7 +67,7 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
         "prefix": {
             "lookup_tokens": prefixes.lookup_tokens,
             "hit_tokens": prefixes.hit_tokens,
-            "tokens": prefixes.tokens,
+            "tokens": prefixes.tokens_held,
             "nodes": prefixes.nodes,
             "evictions": prefixes.evictions,
         },

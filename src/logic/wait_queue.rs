@@ -174,6 +174,7 @@ mod tests {
             deadline: Timestamp(deadline),
             prompt_tokens: 1,
             max_tokens: 1 + (id % 3) as u32,
+            preempted: false,
         }
     }
 
@@ -184,6 +185,18 @@ mod tests {
         assert_eq!(q.push(spec(2, 2, 9), "b"), Err("b"));
         q.put_back(spec(0, 0, 9), "returned");
         assert_eq!(q.pop().map(|(_, p)| p), Some("returned"));
+    }
+
+    #[test]
+    fn who_was_preempted_goes_first_whatever_the_deadlines() {
+        let mut q = WaitQueue::new(QueueOrder::Deadline, 9);
+        q.push(spec(1, 1, 5), ()).unwrap();
+        let preempted = RequestSpec {
+            preempted: true,
+            ..spec(2, 2, 9)
+        };
+        q.put_back(preempted, ());
+        assert_eq!(q.pop().map(|(s, ())| s.id), Some(RequestId(2)));
     }
 
     #[test]

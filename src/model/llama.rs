@@ -235,10 +235,7 @@ impl LlamaBackend {
     ///
     /// # Errors
     /// When an explicit setting can't be honoured, or memory is short.
-    pub fn new(
-        loaded: &LoadedModel,
-        config: &Config,
-    ) -> Result<Self, ModelError> {
+    pub fn new(loaded: &LoadedModel, config: &Config) -> Result<Self, ModelError> {
         let (runner, kv, sequences) = (&config.runner, &config.kv, config.sequences());
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let threads = runner.threads.or(cores) as i32;
@@ -332,7 +329,10 @@ impl LlamaBackend {
     /// Asks the model by doing it: whether part of a sequence can be removed.
     fn try_partial_removal(&mut self, loaded: &LoadedModel) -> bool {
         // Of a sliding window's cells those behind it are overwritten, and llama.cpp removes parts all the same.
-        if loaded.model.is_recurrent() || loaded.model.is_hybrid() || loaded.model.n_swa() > 0 {
+        if loaded.model.is_recurrent()
+            || loaded.model.is_hybrid()
+            || has_sliding_window(loaded.model)
+        {
             return false;
         }
         let token = loaded.vocab.bos().unwrap_or(TokenId(0));
@@ -399,6 +399,15 @@ impl ModelBackend for LlamaBackend {
     fn effective(&self) -> EffectiveSettings {
         self.effective.clone()
     }
+}
+
+/// Whether the model attends to the last tokens only in some layers.
+fn has_sliding_window(model: &LlamaModel) -> bool {
+    let value = |key: &str| model.meta_val_str(key).ok();
+    value("general.architecture")
+        .and_then(|arch| value(&format!("{arch}.attention.sliding_window")))
+        .and_then(|tokens| tokens.parse::<u32>().ok())
+        .is_some_and(|tokens| tokens > 0)
 }
 
 fn kv_type(t: KvType) -> KvCacheType {

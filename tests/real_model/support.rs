@@ -148,12 +148,16 @@ impl InProcess {
 
     /// A context of its own, with keys and values of a type.
     pub fn backend(&self, cells: u32, sequences: u32, kv_type: KvType) -> LlamaBackend {
-        let kv = KvConfig {
+        let mut config = self.config.clone();
+        config.kv = KvConfig {
             cells,
             type_k: kv_type,
             type_v: kv_type,
+            ..config.kv
         };
-        LlamaBackend::new(&self.loaded, &self.config.runner, &kv, sequences).expect("a context")
+        // Two ids for each seat.
+        config.scheduler.max_running = sequences.div_ceil(2);
+        LlamaBackend::new(&self.loaded, &config).expect("a context")
     }
 
     /// The prompt of a conversation.

@@ -155,11 +155,7 @@ impl<P> Scheduler<P> {
 
     /// Takes in that there is room for `growth`.
     pub fn grown(&mut self, growth: Growth) {
-        if let Some(s) = self
-            .running
-            .iter_mut()
-            .find(|s| s.lease.seq == growth.seq)
-        {
+        if let Some(s) = self.running.iter_mut().find(|s| s.lease.seq == growth.seq) {
             s.booked = growth.tokens;
             s.lease.blocks = s.lease.blocks.max(blocks_for(growth.tokens));
         }
@@ -170,7 +166,11 @@ impl<P> Scheduler<P> {
     /// `token_time_us` is what a token of a reply takes at the present pace.
     pub fn preempt(&mut self, now: Timestamp, token_time_us: f64) -> Option<Sequence<P>> {
         debug_assert!(!self.in_flight, "its row is being computed");
-        let oldest = self.running.iter().map(|s| (s.spec.arrival, s.spec.id)).min()?;
+        let oldest = self
+            .running
+            .iter()
+            .map(|s| (s.spec.arrival, s.spec.id))
+            .min()?;
         let slack = |s: &Sequence<P>| {
             let left = f64::from(s.spec.max_tokens - s.num_generated) * token_time_us;
             s.spec.deadline.0.saturating_sub(now.0) as f64 - left
@@ -241,7 +241,10 @@ impl<P> Scheduler<P> {
 
     fn plan_decodes(&self, plan: &mut StepPlan) {
         for (index, s) in self.running.iter().enumerate() {
-            if let Some(token) = s.last_token.filter(|_| s.ended.is_none() && !s.prefilling()) {
+            if let Some(token) = s
+                .last_token
+                .filter(|_| s.ended.is_none() && !s.prefilling())
+            {
                 let work = Work::Decode {
                     position: s.num_computed,
                     token,

@@ -61,17 +61,15 @@ impl Insertion {
     /// Puts it into the tree; a lock that goes on moves to the end of the path.
     pub fn into_tree(&self, tree: &mut PrefixCache) -> Inserted {
         let inserted = tree.insert(&self.tokens[..self.len as usize], self.seq);
-        let owner = inserted.seq == self.seq;
-        let mut lock = None;
-        if owner && !self.leaves {
-            lock = tree.lock(inserted.node).ok().map(|()| inserted.node);
-        }
+        let owner = inserted.node.filter(|n| tree.seq(*n) == Ok(self.seq));
+        let goes_on = owner.filter(|_| !self.leaves);
+        let lock = goes_on.filter(|n| tree.lock(*n).is_ok());
         if self.leaves || lock.is_some() {
             let known = self.lock.is_none_or(|old| tree.unlock(old).is_ok());
             debug_assert!(known, "a lock outlived its node");
         }
         Inserted {
-            owner,
+            owner: owner.is_some(),
             lock,
             redundant: inserted.redundant.filter(|r| *r != self.seq),
         }
@@ -100,7 +98,9 @@ impl Query {
     /// Looks it up, and locks what is found.
     pub fn ask(&self, tree: &mut PrefixCache) -> Option<Match> {
         let limit = self.tokens.len().saturating_sub(1) as u32;
-        let hit = self.cacheable.then(|| tree.match_prefix(&self.tokens, limit));
+        let hit = self
+            .cacheable
+            .then(|| tree.match_prefix(&self.tokens, limit));
         hit.flatten()
     }
 }
@@ -153,40 +153,34 @@ pub struct Reserved {
 }
 
 /// What the cache shall give up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Evict {
     pub blocks: u32,
     pub sequences: u32,
+    /// Locked parts whose sequence may be another one afterwards.
+    pub held: Vec<NodeHandle>,
 }
 
-impl Evict {
-    /// What growth lacks.
-    pub(super) fn blocks(short: Shortfall) -> Self {
-        let sequences = 0;
-        Self {
-            blocks: short.blocks,
-            sequences,
-        }
-    }
-
-    /// What a newcomer lacks.
-    pub(super) fn all(short: Shortfall) -> Self {
-        Self {
-            blocks: short.blocks,
-            sequences: short.sequences,
-        }
-    }
+/// What the cache has given up.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Given {
+    /// Nothing when all that is cached is in use.
+    pub evicted: Vec<Evicted>,
+    /// The sequences that now hold what is held, in order.
+    pub held: Vec<SeqId>,
 }
 
 impl Evict {
     /// Takes it from the tree.
-    pub fn from(self, tree: &mut PrefixCache) -> Vec<Evicted> {
-        let mut given = Vec::new();
+    pub fn from(self, tree: &mut PrefixCache) -> Given {
+        let mut given = Given::default();
         let want = Want {
             blocks: self.blocks,
             sequences: self.sequences,
         };
-        tree.evict(want, &mut given);
+        tree.evict(want, &mut given.evicted);
+        given.held = self.held.iter().filter_map(|n| tree.seq(*n).ok()).collect();
+        debug_assert_eq!(given.held.len(), self.held.len(), "what is locked stays");
         given
     }
 }

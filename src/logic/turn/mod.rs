@@ -18,11 +18,11 @@
 mod ask;
 
 pub use ask::{
-    Ask, BookEntry, Effects, Evict, Inserted, Insertion, Payload, Query, Reserve, Reserved,
+    Ask, BookEntry, Effects, Evict, Given, Inserted, Insertion, Payload, Query, Reserve, Reserved,
 };
 
 use super::kv::{BLOCK_TOKENS, Demand, SharedPrefix, Shortfall};
-use super::prefix::{Evicted, Match};
+use super::prefix::Match;
 use super::request::{Outcome, RequestSpec};
 use super::scheduler::step::{MemoryOp, RowResult, StepPlan};
 use super::scheduler::{Growth, Scheduler, Sequence, StaleStep, Start};
@@ -325,7 +325,7 @@ impl<P: Payload> Turn<P> {
             // Nobody joins while those who run can't go on.
             self.give_up();
             return if self.caching {
-                Ask::Evict(Evict::blocks(short))
+                self.evict(short)
             } else {
                 self.preempt()
             };
@@ -360,7 +360,7 @@ impl<P: Payload> Turn<P> {
             None => Ask::Run,
             Some(short) if self.caching && !self.evicted => {
                 self.evicted = true;
-                Ask::Evict(Evict::all(short))
+                self.evict(short)
             }
             Some(_) => self.give_up_some(),
         }
@@ -396,9 +396,22 @@ impl<P: Payload> Turn<P> {
         }
     }
 
+    fn evict(&self, short: Shortfall) -> Ask {
+        let hits = self.candidates.iter().filter_map(|c| c.hit);
+        Ask::Evict(Evict {
+            blocks: short.blocks,
+            sequences: short.sequences,
+            held: hits.map(|h| h.node).collect(),
+        })
+    }
+
     /// The cache's answer: what it gave up.
-    pub fn evicted(&mut self, given: &[Evicted]) -> Ask {
-        for e in given {
+    pub fn evicted(&mut self, given: &Given) -> Ask {
+        let hits = self.candidates.iter_mut().filter_map(|c| c.hit.as_mut());
+        for (hit, seq) in hits.zip(&given.held) {
+            hit.seq = *seq;
+        }
+        for e in &given.evicted {
             if e.keep_tokens == 0 {
                 self.give_back(e.seq);
             } else {
@@ -408,7 +421,7 @@ impl<P: Payload> Turn<P> {
                 self.effects.books.push(BookEntry::Truncate { seq, tokens });
             }
         }
-        if !given.is_empty() {
+        if !given.evicted.is_empty() {
             self.reserve()
         } else if self.candidates.is_empty() {
             self.preempt()

@@ -67,7 +67,11 @@ fn a_prompt_that_is_wholly_cached_computes_its_last_token() {
     w.step();
     assert_eq!(cached(&w, id), Some(31));
     w.run_dry();
-    assert_eq!(w.pool.usage().copies, 1, "the last block was shared and partly filled");
+    assert_eq!(
+        w.pool.usage().copies,
+        1,
+        "the last block was shared and partly filled"
+    );
     w.assert_texts();
     w.assert_nothing_leaked();
 }
@@ -82,7 +86,11 @@ fn the_next_turn_of_a_conversation_finds_the_reply_too() {
     prompt.extend(text(2, 5));
     let next = w.submit(&prompt, 1, 1, 0);
     w.step();
-    assert_eq!(cached(&w, next), Some(32), "20 of the prompt and 14 of the reply, in whole blocks");
+    assert_eq!(
+        cached(&w, next),
+        Some(32),
+        "20 of the prompt and 14 of the reply, in whole blocks"
+    );
     w.run_dry();
     w.assert_texts();
 }
@@ -98,12 +106,20 @@ fn a_cold_burst_of_one_prompt_computes_it_once() {
             .plan
             .rows
             .iter()
-            .filter(|r| r.work.samples().is_none_or(|_| matches!(r.work, crate::logic::scheduler::step::Work::Prefill { .. })))
+            .filter(|r| {
+                r.work.samples().is_none_or(|_| {
+                    matches!(r.work, crate::logic::scheduler::step::Work::Prefill { .. })
+                })
+            })
             .map(|r| r.work.tokens())
             .sum::<u32>();
         w.finish(None);
     }
-    assert_eq!(prefilled, 50 + 3 * 2, "the others compute what is beyond the whole blocks");
+    assert_eq!(
+        prefilled,
+        50 + 3 * 2,
+        "the others compute what is beyond the whole blocks"
+    );
     assert_eq!(w.ended.len(), ids.len());
     assert!(w.seen.deferred > 0);
     w.assert_texts();
@@ -120,7 +136,11 @@ fn who_shares_only_the_beginning_joins_when_that_is_computed() {
     for _ in 0..4 {
         w.step();
     }
-    assert_eq!(w.turn.scheduler().running().len(), 1, "20 tokens are computed");
+    assert_eq!(
+        w.turn.scheduler().running().len(),
+        1,
+        "20 tokens are computed"
+    );
     w.step();
     assert_eq!(cached(&w, second), Some(16), "while the first one goes on");
     assert_eq!(w.turn.scheduler().running().len(), 2);
@@ -266,17 +286,20 @@ fn texts_are_right_and_nothing_leaks() {
     let mut reached = Seen::default();
     let total = std::cell::RefCell::new(&mut reached);
     TestRunner::new(ProptestConfig::with_cases(2000))
-        .run(&(0usize..5, order, 1usize..4, ops), |(which, order, max_running, ops)| {
-            let seen = run(which, order, max_running, ops);
-            let mut total = total.borrow_mut();
-            total.hits += seen.hits;
-            total.deferred += seen.deferred;
-            total.preempted += seen.preempted;
-            total.evicted += seen.evicted;
-            total.starved += seen.starved;
-            total.memory_only += seen.memory_only;
-            Ok(())
-        })
+        .run(
+            &(0usize..5, order, 1usize..4, ops),
+            |(which, order, max_running, ops)| {
+                let seen = run(which, order, max_running, ops);
+                let mut total = total.borrow_mut();
+                total.hits += seen.hits;
+                total.deferred += seen.deferred;
+                total.preempted += seen.preempted;
+                total.evicted += seen.evicted;
+                total.starved += seen.starved;
+                total.memory_only += seen.memory_only;
+                Ok(())
+            },
+        )
         .unwrap();
     println!("{reached:?}");
     let Seen {

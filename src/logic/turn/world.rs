@@ -51,7 +51,11 @@ impl Payload for Talk {
 
 /// The token that follows `context`: whoever reads another's cells says something else.
 pub fn next_token(context: &[TokenId]) -> TokenId {
-    let mix = |h: u64, t: &TokenId| (h ^ t.0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+    let mix = |h: u64, t: &TokenId| {
+        (h ^ t.0 as u64)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(23)
+    };
     TokenId((context.iter().fold(7, mix) >> 40) as i32)
 }
 
@@ -119,7 +123,13 @@ impl World {
         }
     }
 
-    pub fn submit(&mut self, prompt: &[i32], says: u32, max_tokens: u32, deadline: u64) -> RequestId {
+    pub fn submit(
+        &mut self,
+        prompt: &[i32],
+        says: u32,
+        max_tokens: u32,
+        deadline: u64,
+    ) -> RequestId {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         let prompt: Arc<[TokenId]> = prompt.iter().map(|t| TokenId(*t)).collect();
@@ -173,7 +183,10 @@ impl World {
             self.tree.unlock(node).expect("a lock outlived its node");
         }
         for entry in effects.books {
-            assert!(entry.enter(&mut self.pool), "the books disagree with {entry:?}");
+            assert!(
+                entry.enter(&mut self.pool),
+                "the books disagree with {entry:?}"
+            );
         }
         self.pool.assert_conserved();
         self.tree.assert_invariants();
@@ -210,7 +223,7 @@ impl World {
                 }
                 Ask::Evict(want) => {
                     let given = want.from(&mut self.tree);
-                    self.seen.evicted += given.len() as u64;
+                    self.seen.evicted += given.evicted.len() as u64;
                     self.turn.evicted(&given)
                 }
                 Ask::Run => break,
@@ -224,7 +237,10 @@ impl World {
 
     fn write(&mut self, seq: SeqId, token: TokenId) {
         self.contents.push(token);
-        self.cells.entry(seq).or_default().push(self.contents.len() - 1);
+        self.cells
+            .entry(seq)
+            .or_default()
+            .push(self.contents.len() - 1);
     }
 
     fn read(&self, seq: SeqId) -> Vec<TokenId> {
@@ -232,9 +248,10 @@ impl World {
         cells.iter().map(|c| self.contents[*c]).collect()
     }
 
+    /// Carries the step's operations on memory out.
     fn remember(&mut self) {
-        for op in &self.plan.ops {
-            match *op {
+        for op in self.plan.ops.clone() {
+            match op {
                 MemoryOp::Copy { from, to, tokens } => {
                     let cells = self.cells[&from][..tokens as usize].to_vec();
                     let before = self.cells.insert(to, cells);
@@ -250,7 +267,9 @@ impl World {
     }
 
     fn assert_room(&self) {
-        let Some(total) = self.cells_total else { return };
+        let Some(total) = self.cells_total else {
+            return;
+        };
         let mut used: Vec<usize> = self.cells.values().flatten().copied().collect();
         used.sort_unstable();
         used.dedup();
@@ -262,8 +281,8 @@ impl World {
         self.remember();
         let mut results = Vec::new();
         for (i, row) in self.plan.rows.clone().into_iter().enumerate() {
-            let running = self.turn.scheduler().running();
-            let context = running[row.index].payload.context();
+            let running = &self.turn.scheduler().running()[row.index];
+            let (context, prompt_tokens) = (running.payload.context(), running.spec.prompt_tokens);
             let at = row.work.position() as usize;
             assert_eq!(self.read(row.seq), context[..at], "{}'s cells", row.request);
             if fails == Some(i) {
@@ -280,7 +299,7 @@ impl World {
             results.push(match row.work.samples() {
                 None => RowResult::Advanced,
                 Some(index) => {
-                    assert_eq!(index as usize, context.len() - running[row.index].spec.prompt_tokens as usize);
+                    assert_eq!(index, context.len() as u32 - prompt_tokens);
                     RowResult::Sampled(next_token(&self.read(row.seq)))
                 }
             });
@@ -313,7 +332,10 @@ impl World {
             }
             self.now = self.now + Duration::from_micros(1);
         }
-        panic!("work is left that nothing advances: {} wait", self.queue.len());
+        panic!(
+            "work is left that nothing advances: {} wait",
+            self.queue.len()
+        );
     }
 
     /// Everything that finished said what it would have said alone.
@@ -331,7 +353,10 @@ impl World {
     pub fn assert_nothing_leaked(&mut self) {
         let usage = self.pool.usage();
         assert_eq!(usage.blocks_free + usage.blocks_cached, usage.blocks_total);
-        assert_eq!(usage.sequences_free + usage.sequences_cached, usage.sequences_total);
+        assert_eq!(
+            usage.sequences_free + usage.sequences_cached,
+            usage.sequences_total
+        );
         let prefixes = self.tree.usage();
         assert_eq!(prefixes.leaves, usage.sequences_cached);
         assert_eq!(prefixes.tokens_locked, 0);
@@ -340,6 +365,9 @@ impl World {
             assert!(self.pool.reusable(seq));
         }
         let usage = self.pool.usage();
-        assert_eq!((usage.blocks_free, usage.sequences_free), (usage.blocks_total, usage.sequences_total));
+        assert_eq!(
+            (usage.blocks_free, usage.sequences_free),
+            (usage.blocks_total, usage.sequences_total)
+        );
     }
 }
