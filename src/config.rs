@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::logic::capacity::CapacityLimits;
+use crate::logic::kv::sizing::{Plan, Sizing};
 use crate::logic::kv::{BLOCK_TOKENS, KvPool, Reservation};
 use crate::logic::prefix::EvictionOrder;
 use crate::logic::scheduler::StepLimits;
@@ -131,7 +132,10 @@ pub enum KvType {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvConfig {
-    pub cells: u32,
+    pub cells: AutoOr,
+    pub budget_mib: u64,
+    pub utilisation: f64,
+    pub headroom_mib: u64,
     pub layout: KvLayout,
     pub type_k: KvType,
     pub type_v: KvType,
@@ -373,10 +377,55 @@ impl Config {
         (2 * self.policy().max_running() as u32).min(validate::SEQUENCES_MAX)
     }
 
-    /// The books of a pool of `cells` cells.
+    /// Cells of the pool. `auto` must have been resolved by [`Self::sized`] before this means anything.
+    #[must_use]
+    pub fn cells(&self) -> u32 {
+        self.kv.cells.or(0)
+    }
+
+    /// Resolves `kv.cells = "auto"`, for a model whose tokens take so many bytes in the pool and whose
+    /// requests can have so many tokens, on a machine that has so much left. The plan is for the log; an
+    /// explicit count needs none.
+    ///
+    /// # Errors
+    /// When there is no room for a pool.
+    pub fn sized(
+        mut self,
+        bytes_per_token: u64,
+        context: u32,
+        available: u64,
+    ) -> Result<(Self, Option<Plan>), ConfigError> {
+        if let AutoOr::Count(_) = self.kv.cells {
+            return Ok((self, None));
+        }
+        let seats = match self.kv.layout.resolved() {
+            KvLayout::Streams => self.sequences(),
+            _ => self.policy().max_running() as u32,
+        };
+        let sizing = Sizing {
+            available,
+            budget: self.kv.budget_mib << 20,
+            utilisation: self.kv.utilisation,
+            headroom: self.kv.headroom_mib << 20,
+            bytes_per_token,
+            tokens_max: u64::from(seats) * u64::from(context),
+        };
+        let plan = sizing.plan().ok_or_else(|| {
+            ConfigError(format!(
+                "kv.cells: {} MiB are left, and kv.utilisation, kv.headroom_mib and kv.budget_mib leave none \
+                 of them",
+                available >> 20
+            ))
+        })?;
+        self.kv.cells = AutoOr::Count(plan.cells);
+        validate::validate(&self)?;
+        Ok((self, Some(plan)))
+    }
+
+    /// The books of the pool.
     #[must_use]
     pub fn kv_pool(&self) -> KvPool {
-        let (cells, sequences) = (self.kv.cells, self.sequences());
+        let (cells, sequences) = (self.cells(), self.sequences());
         let reservation = match self.kv.reservation {
             ReservationName::Contiguous => Reservation::Contiguous {
                 output_tokens: self.limits.max_output_tokens,

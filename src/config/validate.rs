@@ -53,13 +53,16 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
             c.runner.n_ubatch, c.runner.n_batch
         ),
     )?;
+    let cells = c.kv.cells.or(256);
     rule(
-        c.kv.cells >= BLOCK_TOKENS && c.kv.cells.is_multiple_of(256),
+        cells >= BLOCK_TOKENS && cells.is_multiple_of(256),
         "kv.cells",
-        format!(
-            "{} is not a positive multiple of 256, which is llama.cpp's grain",
-            c.kv.cells
-        ),
+        format!("{cells} is not a positive multiple of 256, which is llama.cpp's grain"),
+    )?;
+    rule(
+        c.kv.utilisation > 0.0 && c.kv.utilisation <= 1.0,
+        "kv.utilisation",
+        format!("{} is not above 0 and at most 1", c.kv.utilisation),
     )?;
     rule(
         c.runner.flash_attention != FlashAttention::Off
@@ -80,13 +83,12 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         "needs kv.reservation = \"paged\" or \"request\": contiguous memory can't be shared".into(),
     )?;
     scheduler(c, rule)?;
-    let slab = c.kv.cells / c.sequences();
+    let slab = c.kv.cells.or(u32::MAX) / c.sequences();
     rule(
         c.kv.layout.resolved() == KvLayout::Unified || slab >= 256,
         "kv.cells",
         format!(
-            "{} cells in {} streams are {slab} tokens for each, less than 256",
-            c.kv.cells,
+            "{cells} cells in {} streams are {slab} tokens for each, less than 256",
             c.sequences()
         ),
     )?;

@@ -58,6 +58,7 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
             "fragmentation": kv.fragmentation(),
             "copies": kv.copies,
             "preemptions": p.preemptions.load(Relaxed),
+            "plan": served.and_then(|s| s.kv_plan),
         },
         "sequences": {
             "total": kv.sequences_total,

@@ -17,6 +17,10 @@ use crate::ids::{SeqId, TokenId};
 
 /// Words that the fake says; ids below this are the reply's, ids from here on are the prompt's.
 const VOCAB: i32 = 1024;
+/// Of its cells, for `kv.cells = "auto"`: as many as a small real model's.
+pub const BYTES_PER_TOKEN: u64 = 16 << 10;
+/// The longest context that it was never trained on.
+pub const CONTEXT: u32 = 8192;
 /// Ends a reply.
 const EOG: TokenId = TokenId(0);
 /// Stands in a prompt for the fault marker.
@@ -101,7 +105,7 @@ impl FakeBackend {
         let effective = EffectiveSettings {
             n_batch: config.runner.n_batch,
             n_ubatch: config.runner.n_ubatch,
-            kv_cells: config.kv.cells,
+            kv_cells: config.cells(),
             kv_layout: format!("{:?}", config.kv.layout.resolved()).to_lowercase(),
             partial_removal: true,
             prefix_reuse: config.may_reuse(),

@@ -23,7 +23,7 @@ use super::chat_template::{ChatTemplate, TemplateError};
 use super::llama_log;
 use super::vocab::{Vocab, VocabBuilder};
 use super::{BatchRow, DecodeCode, EffectiveSettings, ModelBackend, PromptEncoder};
-use crate::config::{Config, FlashAttention, KvLayout, KvType, ModelConfig, Reuse};
+use crate::config::{AutoOr, Config, FlashAttention, KvLayout, KvType, ModelConfig, Reuse};
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
 
@@ -125,6 +125,34 @@ impl LoadedModel {
             template,
             n_ctx_train: model.n_ctx_train(),
         })
+    }
+
+    /// Bytes that a token takes in the pool, asked of llama.cpp by making a small one.
+    ///
+    /// # Errors
+    /// When not even that can be made.
+    pub fn kv_bytes_per_token(&self, config: &Config) -> Result<u64, ModelError> {
+        const CELLS: u32 = 256;
+        let mut small = config.clone();
+        small.kv.cells = AutoOr::Count(CELLS);
+        small.kv.layout = KvLayout::Unified;
+        let backend = LlamaBackend::new(self, &small)?;
+        Ok(backend.effective.kv_bytes.div_ceil(u64::from(CELLS)))
+    }
+
+    /// Bytes that are left where the pool will be: on the GPU that the layers go to, else in this machine.
+    #[must_use]
+    pub fn memory_available(config: &ModelConfig) -> u64 {
+        use llama_cpp_2::LlamaBackendDeviceType::{Gpu, IntegratedGpu};
+        let devices = llama_cpp_2::list_llama_ggml_backend_devices();
+        let gpus = devices
+            .iter()
+            .filter(|d| config.gpu_layers > 0 && matches!(d.device_type, Gpu | IntegratedGpu));
+        let on_gpus: usize = gpus.map(|d| d.memory_free).sum();
+        match on_gpus as u64 {
+            0 => super::memory::available().unwrap_or(0),
+            bytes => bytes,
+        }
     }
 
     fn tokenize(&self, text: &str, parse_special: bool, out: &mut Vec<TokenId>) {
@@ -241,7 +269,7 @@ impl LlamaBackend {
         let threads = runner.threads.or(cores) as i32;
         let threads_batch = runner.threads_batch.or(cores) as i32;
         let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(kv.cells))
+            .with_n_ctx(NonZeroU32::new(config.cells()))
             .with_n_batch(runner.n_batch)
             .with_n_ubatch(runner.n_ubatch)
             .with_n_seq_max(sequences)
@@ -275,11 +303,11 @@ impl LlamaBackend {
                 "runner.flash_attention: this model and device can't honour \"on\"".into(),
             ));
         }
-        if context.n_ctx() < kv.cells {
+        if context.n_ctx() < config.cells() {
             return Err(ModelError(format!(
                 "kv.cells: llama.cpp made {} of {}",
                 context.n_ctx(),
-                kv.cells
+                config.cells()
             )));
         }
         let effective = EffectiveSettings {

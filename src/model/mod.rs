@@ -7,6 +7,7 @@ pub mod chat_template;
 pub mod fake;
 pub mod llama;
 mod llama_log;
+pub mod memory;
 pub mod quantize;
 pub mod sampling;
 pub mod step;

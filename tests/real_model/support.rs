@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use cadenced::config::{Config, Flags, KvConfig, KvType, ModelConfig};
+use cadenced::config::{AutoOr, Config, Flags, KvConfig, KvType, ModelConfig};
 use cadenced::ids::TokenId;
 use cadenced::model::PromptEncoder;
 use cadenced::model::llama::{LlamaBackend, LoadedModel};
@@ -150,7 +150,7 @@ impl InProcess {
     pub fn backend(&self, cells: u32, sequences: u32, kv_type: KvType) -> LlamaBackend {
         let mut config = self.config.clone();
         config.kv = KvConfig {
-            cells,
+            cells: AutoOr::Count(cells),
             type_k: kv_type,
             type_v: kv_type,
             ..config.kv

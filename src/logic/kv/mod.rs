@@ -10,6 +10,7 @@
 //! - [`sequence_ids`]: which ids are free, running, cached or retiring.
 //! - [`reservation`]: how much memory a request takes when it is admitted. One policy for each rung.
 //! - `admission`: whether there is room for a request, and what would make it.
+//! - [`sizing`]: how large a pool the machine can bear.
 //! - [`pool`]: all of it together, [`KvPool`], the one type that others use.
 //!
 //! The order of calls is the order of operations on llama.cpp's memory: the step that follows must apply them
@@ -27,6 +28,7 @@ mod invariants;
 pub mod pool;
 pub mod reservation;
 pub mod sequence_ids;
+pub mod sizing;
 
 pub use pool::KvPool;
 pub use reservation::Reservation;
