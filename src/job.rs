@@ -10,6 +10,7 @@ use crate::logic::request::{FinishReason, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
 use crate::logic::turn::Payload;
 use crate::model::sampling::SamplingParams;
+use crate::model::transcripts::Transcripts;
 use crate::model::vocab::Vocab;
 use crate::reply::{Frame, ReplySender, SendFailure, Usage};
 use crate::telemetry::accounts::Ticket;
@@ -28,6 +29,8 @@ pub struct Job {
     pub generated: Vec<TokenId>,
     /// Whether its tokens may be shared with other requests.
     pub cacheable: bool,
+    /// Where the reply is remembered for the next turn of its conversation.
+    pub transcripts: Option<Arc<Transcripts>>,
     /// Prompt tokens that came out of the prefix cache when it started; `None` before.
     pub cached_tokens: Option<u32>,
     pub first_token_at: Option<Timestamp>,
@@ -63,6 +66,9 @@ impl Job {
         };
         // The seat first: a client that has its reply may send the next request at once.
         drop(self.ticket.reservation.take());
+        if let (Outcome::Finished(_), Some(transcripts)) = (outcome, &self.transcripts) {
+            transcripts.remember(&self.prompt, &self.generated, &self.vocab);
+        }
         let sent = match outcome {
             Outcome::Finished(reason) => self.flush().and_then(|stopped| {
                 let reason = if stopped { FinishReason::Stop } else { reason };

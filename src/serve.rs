@@ -176,6 +176,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
                 let front = ModelFront {
                     encoder: Arc::new(encoder),
                     vocab: Arc::new(fake::vocab()),
+                    transcripts: None,
                     context: config.kv_pool().sequence_tokens_max(),
                 };
                 let backend = FakeBackend::new(&config);
@@ -194,6 +195,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
                 let front = ModelFront {
                     encoder: Arc::new(loaded.clone()),
                     vocab: Arc::clone(&loaded.vocab),
+                    transcripts: None,
                     context: loaded
                         .n_ctx_train
                         .min(config.kv_pool().sequence_tokens_max()),
@@ -204,6 +206,11 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
             }
         };
     let engine = system::start(&config, &state.shared, make).await?;
+    let transcripts = engine.effective.prefix_reuse.then(Arc::default);
+    let front = ModelFront {
+        transcripts,
+        ..front
+    };
     let created = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());

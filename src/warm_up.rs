@@ -55,6 +55,7 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         vocab: Arc::clone(&served.front.vocab),
         generated: Vec::new(),
         cacheable: false,
+        transcripts: None,
         cached_tokens: None,
         first_token_at: None,
     };

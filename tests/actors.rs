@@ -106,6 +106,7 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         vocab: Arc::new(vocab()),
         generated: Vec::new(),
         cacheable: true,
+        transcripts: None,
         cached_tokens: None,
         first_token_at: None,
     };

@@ -80,8 +80,11 @@ async fn accept(
             model: model.clone(),
         });
     }
-    let prompt = encode(&served.front, &chat, body.len()).await?;
+    let mut prompt = encode(&served.front, &chat, body.len()).await?;
     drop(body);
+    if let Some(transcripts) = &served.front.transcripts {
+        prompt = transcripts.recall(prompt, &served.front.vocab);
+    }
     let context = served.front.context as usize;
     if prompt.is_empty() || prompt.len() >= context {
         // One token of the context is the reply's.
@@ -122,6 +125,7 @@ async fn accept(
         vocab: Arc::clone(&served.front.vocab),
         generated: Vec::new(),
         cacheable: true,
+        transcripts: served.front.transcripts.clone(),
         cached_tokens: None,
         first_token_at: None,
     };

@@ -11,6 +11,7 @@ pub mod memory;
 pub mod quantize;
 pub mod sampling;
 pub mod step;
+pub mod transcripts;
 pub mod vocab;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
+use transcripts::Transcripts;
 use vocab::Vocab;
 
 /// One sequence's part of a batch: `tokens` at `position` and the ones after it.
@@ -104,6 +106,8 @@ pub trait PromptEncoder: Send + Sync {
 pub struct ModelFront {
     pub encoder: Arc<dyn PromptEncoder>,
     pub vocab: Arc<Vocab>,
+    /// Replies given, for the prompts that they come back in; `None` where prefixes are not shared.
+    pub transcripts: Option<Arc<Transcripts>>,
     /// The most tokens that one request may have, prompt and reply together.
     pub context: u32,
 }
