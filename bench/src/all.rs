@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, FromArgMatches};
 
-use crate::{host_work, knobs, memory, occupancy, quality, raw};
+use crate::{host_work, knobs, memory, occupancy, quality, raw, reuse};
 
 /// What a subcommand does when it is given nothing.
 fn defaults<A: Args + FromArgMatches>(name: &'static str) -> Result<A> {
@@ -19,6 +19,7 @@ pub fn run() -> Result<()> {
     host_work::run(&defaults("host-work")?)?;
     memory::run(&defaults("memory")?)?;
     quality::run(&defaults("quality")?)?;
+    reuse::run(&defaults("reuse")?)?;
     occupancy::run(&defaults("occupancy")?)?;
     knobs::run(&defaults("knobs")?)
 }
@@ -32,6 +33,7 @@ mod tests {
         assert!(defaults::<raw::RawArgs>("raw").is_ok());
         assert!(defaults::<host_work::HostWorkArgs>("host-work").is_ok());
         assert!(defaults::<memory::MemoryArgs>("memory").is_ok());
+        assert!(defaults::<reuse::ReuseArgs>("reuse").is_ok());
         assert!(defaults::<quality::QualityArgs>("quality").is_ok());
         assert!(defaults::<occupancy::OccupancyArgs>("occupancy").is_ok());
         assert!(defaults::<knobs::KnobsArgs>("knobs").is_ok());

@@ -16,12 +16,19 @@ pub struct Effective {
     pub kv_type_k: String,
     pub kv_type_v: String,
     pub flash_attention: bool,
+    #[serde(default = "unified")]
+    pub kv_layout: String,
     #[serde(default)]
     pub model_bytes: u64,
     #[serde(default)]
     pub kv_bytes: u64,
     #[serde(default)]
     pub compute_bytes: u64,
+}
+
+/// Of the results that were taken before there was another.
+fn unified() -> String {
+    "unified".into()
 }
 
 /// What was asked for is not in force.
@@ -46,6 +53,7 @@ pub fn check_asked(asked: &[(String, String)], effective: &Effective) -> Result<
             "runner.n_batch" => effective.n_batch.to_string(),
             "runner.n_ubatch" => effective.n_ubatch.to_string(),
             "kv.cells" => effective.kv_cells.to_string(),
+            "kv.layout" => effective.kv_layout.clone(),
             "kv.type_k" => effective.kv_type_k.clone(),
             "kv.type_v" => effective.kv_type_v.clone(),
             "runner.flash_attention" => if effective.flash_attention {
@@ -70,7 +78,7 @@ pub fn check_asked(asked: &[(String, String)], effective: &Effective) -> Result<
 pub fn check_same(daemon: &Effective, bare: &Effective) -> Result<()> {
     let facts = |e: &Effective| {
         format!(
-            "{} + {} threads (wait: {}), batch {}/{}, {} cells of {}/{}, flash attention {}",
+            "{} + {} threads (wait: {}), batch {}/{}, {} cells of {}/{} ({}), flash attention {}",
             e.threads,
             e.threads_batch,
             e.wait_policy,
@@ -79,6 +87,7 @@ pub fn check_same(daemon: &Effective, bare: &Effective) -> Result<()> {
             e.kv_cells,
             e.kv_type_k,
             e.kv_type_v,
+            e.kv_layout,
             e.flash_attention
         )
     };
@@ -107,6 +116,7 @@ mod tests {
             kv_type_k: "q8_0".into(),
             kv_type_v: "f16".into(),
             flash_attention: true,
+            kv_layout: "unified".into(),
             model_bytes: 0,
             kv_bytes: 0,
             compute_bytes: 0,

@@ -52,6 +52,7 @@ impl BareSettings {
                 kv_type_k: "f16".into(),
                 kv_type_v: "f16".into(),
                 flash_attention: true,
+                kv_layout: "unified".into(),
                 model_bytes: 0,
                 kv_bytes: 0,
                 compute_bytes: 0,
@@ -109,7 +110,7 @@ impl Bare {
             .with_n_threads_batch(e.threads_batch)
             .with_type_k(kv_type(&e.kv_type_k)?)
             .with_type_v(kv_type(&e.kv_type_v)?)
-            .with_kv_unified(true)
+            .with_kv_unified(e.kv_layout == "unified")
             .with_no_perf(true)
             .with_flash_attention_policy(flash);
         let context = model

@@ -1,6 +1,6 @@
-//! `knobs`: the table behind the defaults. Two groups of cells, each in a fresh process, taken in turn:
-//! the model file × KV type × flash attention on an otherwise idle machine; and threads × OpenMP's wait policy ×
-//! a busy neighbour, on the first model file with the daemon's default KV.
+//! `knobs`: the table behind the defaults. Three groups of cells, each in a fresh process, taken in turn:
+//! the model file × KV type × flash attention on an otherwise idle machine; the KV layout; and threads × OpenMP's
+//! wait policy × a busy neighbour. The last two on the first model file.
 
 use std::path::PathBuf;
 
@@ -60,6 +60,7 @@ struct Knobs {
     model: String,
     kv: String,
     flash_attention: bool,
+    layout: &'static str,
     threads: i32,
     /// How the threads wait for one another.
     wait: &'static str,
@@ -127,6 +128,7 @@ fn cells(args: &KnobsArgs) -> Result<Vec<Cell>> {
         model: String::new(),
         kv: kv.clone(),
         flash_attention: true,
+        layout: "unified",
         threads: most,
         wait: child::BOUNDED,
         neighbour: false,
@@ -147,6 +149,17 @@ fn cells(args: &KnobsArgs) -> Result<Vec<Cell>> {
                     ));
                 }
             }
+        }
+    }
+    for kv in args.kv.iter().filter(|_| !args.threads_only) {
+        for layout in ["unified", "streams"] {
+            let knobs = Knobs {
+                group: "layout",
+                kv: kv.clone(),
+                layout,
+                ..plain.clone()
+            };
+            cells.push(make(&args.models[0], knobs));
         }
     }
     for &threads in &args.threads {
@@ -179,6 +192,11 @@ fn measure(args: &KnobsArgs, cell: &mut Cell) -> Result<()> {
     settings.effective.kv_type_k.clone_from(&knobs.kv);
     settings.effective.kv_type_v.clone_from(&knobs.kv);
     settings.effective.flash_attention = knobs.flash_attention;
+    knobs.layout.clone_into(&mut settings.effective.kv_layout);
+    if knobs.group == "layout" {
+        // As many streams as the largest batch, so that each has room for its context.
+        settings.sequences = BATCHES[BATCHES.len() - 1];
+    }
     let spec = Spec {
         settings,
         context: args.context,
@@ -201,9 +219,10 @@ fn measure(args: &KnobsArgs, cell: &mut Cell) -> Result<()> {
         .map(|r| format!("{r:.1}"))
         .collect();
     println!(
-        "{} kv {} fa {} threads {} wait {} neighbour {}: prefill {:.0}, decode {}",
+        "{} kv {} {} fa {} threads {} wait {} neighbour {}: prefill {:.0}, decode {}",
         knobs.model,
         knobs.kv,
+        knobs.layout,
         knobs.flash_attention,
         knobs.threads,
         knobs.wait,

@@ -23,6 +23,7 @@ mod quality;
 mod raw;
 mod raw_loop;
 mod report;
+mod reuse;
 mod sse;
 mod stats;
 mod window;
@@ -54,6 +55,8 @@ enum Command {
     HostWork(host_work::HostWorkArgs),
     /// Resident memory against what must be held, and over many requests.
     Memory(memory::MemoryArgs),
+    /// What the prefix cache saves: hit rate beside its ceiling, and the time to the first token.
+    Reuse(reuse::ReuseArgs),
     /// Where the daemon's CPU time goes: stacks, a flamegraph, shares by component.
     Profile(profile::ProfileArgs),
     /// All of the above but the profile, with their defaults.
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Quality(args) => quality::run(&args),
         Command::HostWork(args) => host_work::run(&args),
         Command::Memory(args) => memory::run(&args),
+        Command::Reuse(args) => reuse::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::All => all::run(),
         Command::Report(args) => report::run(&args),

@@ -10,7 +10,9 @@ type Render = fn(&Value) -> String;
 pub const ALL: &[(&str, &str, Render)] = &[
     ("raw", "raw.json", raw),
     ("knobs-format", "knobs.json", knobs_format),
+    ("knobs-layout", "knobs.json", knobs_layout),
     ("knobs-threads", "knobs.json", knobs_threads),
+    ("reuse", "reuse.json", reuse),
     ("occupancy", "occupancy.json", occupancy),
     ("quality", "quality.json", quality),
     ("host-work", "host-work.json", host_work),
@@ -103,6 +105,47 @@ fn knobs_format(results: &Value) -> String {
         ];
         t.row(head.into_iter().chain(rates(r)));
     }
+    t.text
+}
+
+fn knobs_layout(results: &Value) -> String {
+    let mut t = Table::new(&[&["KV", "layout"], &DECODE[..]].concat());
+    for r in rows(results)
+        .iter()
+        .filter(|r| r["knobs"]["group"] == "layout")
+    {
+        let k = &r["knobs"];
+        let head = [string(&k["kv"]), string(&k["layout"])];
+        t.row(head.into_iter().chain(rates(r)));
+    }
+    t.text
+}
+
+fn reuse(r: &Value) -> String {
+    let mut t = Table::new(&[
+        "requests",
+        "prompt tokens out of the cache",
+        "at most",
+        "working set ÷ pool",
+        "TTFT of a hit, ms",
+        "TTFT of a miss, ms",
+        "hit ÷ miss (medians)",
+    ]);
+    let percent = |v: &Value| format!("{:.1}%", 100.0 * number(v));
+    t.row([
+        format!("{} ({} hits)", r["requests"], r["hits"]),
+        percent(&r["hit_rate"]),
+        percent(&r["ceiling"]),
+        format!(
+            "{} ÷ {} tokens = {:.2}",
+            r["working_set_tokens"],
+            r["pool_tokens"],
+            number(&r["working_set_tokens"]) / number(&r["pool_tokens"])
+        ),
+        spread(&r["ttft_hit_ms"]).show(0),
+        spread(&r["ttft_miss_ms"]).show(0),
+        format!("{:.3}", number(&r["ttft_ratio"])),
+    ]);
     t.text
 }
 
