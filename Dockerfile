@@ -22,4 +22,4 @@ ENV CADENCED__SERVER__LISTEN=0.0.0.0:8000 CADENCED__LOG__FORMAT=json
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 # Pulling is instant once the volume holds the model.
-CMD ["sh", "-c", "cadenced model pull smollm2-135m-instruct && exec cadenced serve --config /etc/cadenced/rung3-continuous.toml"]
+CMD ["sh", "-c", "cadenced model pull smollm2-135m-instruct && exec cadenced serve --config /etc/cadenced/rung4-cache.toml"]

@@ -10,7 +10,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)/release
 ifdef CPU
 export RUSTFLAGS := -C target-cpu=$(CPU) -C force-frame-pointers=yes
 endif
-CONFIG ?= config/rung3-continuous.toml
+CONFIG ?= config/rung4-cache.toml
 ARGS ?=
 MODEL := models/smollm2-135m-instruct-q4_0.gguf
 VENV := .venv

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, FromArgMatches};
 
-use crate::{host_work, knobs, memory, occupancy, quality, raw, reuse};
+use crate::{host_work, knobs, memory, micro, occupancy, quality, raw, reuse};
 
 /// What a subcommand does when it is given nothing.
 fn defaults<A: Args + FromArgMatches>(name: &'static str) -> Result<A> {
@@ -20,6 +20,7 @@ pub fn run() -> Result<()> {
     memory::run(&defaults("memory")?)?;
     quality::run(&defaults("quality")?)?;
     reuse::run(&defaults("reuse")?)?;
+    micro::run(&defaults("micro")?)?;
     occupancy::run(&defaults("occupancy")?)?;
     knobs::run(&defaults("knobs")?)
 }
@@ -32,6 +33,7 @@ mod tests {
     fn every_measurement_has_defaults() {
         assert!(defaults::<raw::RawArgs>("raw").is_ok());
         assert!(defaults::<host_work::HostWorkArgs>("host-work").is_ok());
+        assert!(defaults::<micro::MicroArgs>("micro").is_ok());
         assert!(defaults::<memory::MemoryArgs>("memory").is_ok());
         assert!(defaults::<reuse::ReuseArgs>("reuse").is_ok());
         assert!(defaults::<quality::QualityArgs>("quality").is_ok());

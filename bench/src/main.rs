@@ -14,6 +14,7 @@ mod host_work;
 mod knobs;
 mod load;
 mod memory;
+mod micro;
 mod neighbour;
 mod occupancy;
 mod profile;
@@ -57,6 +58,8 @@ enum Command {
     Memory(memory::MemoryArgs),
     /// What the prefix cache saves: hit rate beside its ceiling, and the time to the first token.
     Reuse(reuse::ReuseArgs),
+    /// The data structures and the host's hot paths, by criterion.
+    Micro(micro::MicroArgs),
     /// Where the daemon's CPU time goes: stacks, a flamegraph, shares by component.
     Profile(profile::ProfileArgs),
     /// All of the above but the profile, with their defaults.
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::HostWork(args) => host_work::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Reuse(args) => reuse::run(&args),
+        Command::Micro(args) => micro::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::All => all::run(),
         Command::Report(args) => report::run(&args),

@@ -13,6 +13,7 @@ pub const ALL: &[(&str, &str, Render)] = &[
     ("knobs-layout", "knobs.json", knobs_layout),
     ("knobs-threads", "knobs.json", knobs_threads),
     ("reuse", "reuse.json", reuse),
+    ("micro", "micro.json", micro),
     ("occupancy", "occupancy.json", occupancy),
     ("quality", "quality.json", quality),
     ("host-work", "host-work.json", host_work),
@@ -146,6 +147,23 @@ fn reuse(r: &Value) -> String {
         spread(&r["ttft_miss_ms"]).show(0),
         format!("{:.3}", number(&r["ttft_ratio"])),
     ]);
+    t.text
+}
+
+fn micro(results: &Value) -> String {
+    let mut t = Table::new(&["benchmark", "mean", "95% interval"]);
+    let time = |v: &Value| {
+        let ns = number(v);
+        match ns {
+            _ if ns < 1e3 => format!("{ns:.0} ns"),
+            _ if ns < 1e6 => format!("{:.2} µs", ns * 1e-3),
+            _ => format!("{:.2} ms", ns * 1e-6),
+        }
+    };
+    for r in rows(results) {
+        let interval = format!("{} – {}", time(&r["low_ns"]), time(&r["high_ns"]));
+        t.row([string(&r["id"]), time(&r["mean_ns"]), interval]);
+    }
     t.text
 }
 
