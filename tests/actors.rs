@@ -466,6 +466,7 @@ async fn scheduler_says_what_the_protocol_says() {
             let ReserveMemory(told) = next(&s.reserves).await;
             assert_eq!(told.growth[0].tokens, 16);
             let grown = Reserved {
+                growth: told.growth,
                 grown: 1,
                 ..Reserved::default()
             };

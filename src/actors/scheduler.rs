@@ -230,7 +230,7 @@ impl Handler<Granted> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, Granted(reserved): Granted, _: &mut Self::Context) {
-        let ask = self.turn.reserved(&reserved);
+        let ask = self.turn.reserved(reserved);
         self.pose(ask);
     }
 }
