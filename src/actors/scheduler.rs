@@ -129,6 +129,10 @@ impl Scheduler {
         }
         let preempted = std::mem::take(&mut effects.preempted);
         self.published.preemptions.fetch_add(preempted, Relaxed);
+        let lookups = std::mem::take(&mut effects.lookup_tokens);
+        self.published.lookup_tokens.fetch_add(lookups, Relaxed);
+        let hits = std::mem::take(&mut effects.hit_tokens);
+        self.published.hit_tokens.fetch_add(hits, Relaxed);
         let scheduler = self.turn.scheduler();
         let running = scheduler.running().len() + self.turn.deferred();
         self.published.running.store(running, Relaxed);

@@ -242,6 +242,10 @@ pub struct Effects<P> {
     pub unlock: Vec<NodeHandle>,
     /// Requests preempted, for the account.
     pub preempted: u64,
+    /// Prompt tokens of requests that started and may share, and those of them that came out of the cache. Each
+    /// request counts once, however often it was looked up, and what a preempted one finds of itself does not.
+    pub lookup_tokens: u64,
+    pub hit_tokens: u64,
 }
 
 impl<P> Default for Effects<P> {
@@ -253,6 +257,8 @@ impl<P> Default for Effects<P> {
             books: Vec::new(),
             unlock: Vec::new(),
             preempted: 0,
+            lookup_tokens: 0,
+            hit_tokens: 0,
         }
     }
 }

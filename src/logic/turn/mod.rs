@@ -349,6 +349,10 @@ impl<P: Payload> Turn<P> {
                 lock: c.hit.map(|h| h.node),
                 generated: c.payload.generated(),
             };
+            if self.caching && c.payload.cacheable() && !c.spec.preempted {
+                self.effects.lookup_tokens += u64::from(c.spec.prompt_tokens);
+                self.effects.hit_tokens += u64::from(start.cached);
+            }
             c.payload.started(start.cached);
             let (id, abandoned) = (c.spec.id, c.payload.is_abandoned());
             self.scheduler.admit(c.spec, start, c.payload);
