@@ -353,7 +353,17 @@ impl Config {
     /// Whether requests may share the KV of their prefixes, if the model can.
     #[must_use]
     pub fn may_reuse(&self) -> bool {
-        self.prefix.reuse != Reuse::Off
+        match self.prefix.reuse {
+            Reuse::Off => false,
+            Reuse::Auto => self.memory_shares(),
+            Reuse::On => true,
+        }
+    }
+
+    /// Whether sequences can begin with another's memory.
+    fn memory_shares(&self) -> bool {
+        self.kv.layout.resolved() == KvLayout::Streams
+            || self.kv.reservation != ReservationName::Contiguous
     }
 
     /// The rung's name, as the ladder and `/stats` have it.

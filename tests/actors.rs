@@ -196,7 +196,7 @@ async fn prefix_cache_locks_what_it_finds_and_gives_up_what_is_not_locked() {
     let PrefixMatched(hits) = next(&matches).await;
     let hit = hits[0].unwrap();
     assert_eq!((hit.tokens, hit.seq, hits[1]), (32, SeqId(3), None));
-    assert_eq!(published.prefixes().hit_tokens, 32);
+    assert_eq!(published.prefixes().tokens_locked, 32);
     let all = || Evict {
         blocks: 9,
         sequences: 0,
@@ -467,6 +467,7 @@ async fn scheduler_says_what_the_protocol_says() {
             let ReserveMemory(told) = next(&s.reserves).await;
             assert_eq!(told.growth[0].tokens, 16);
             let grown = Reserved {
+                growth: told.growth,
                 grown: 1,
                 ..Reserved::default()
             };

@@ -129,6 +129,10 @@ impl Scheduler {
         }
         let preempted = std::mem::take(&mut effects.preempted);
         self.published.preemptions.fetch_add(preempted, Relaxed);
+        let lookups = std::mem::take(&mut effects.lookup_tokens);
+        self.published.lookup_tokens.fetch_add(lookups, Relaxed);
+        let hits = std::mem::take(&mut effects.hit_tokens);
+        self.published.hit_tokens.fetch_add(hits, Relaxed);
         let scheduler = self.turn.scheduler();
         let running = scheduler.running().len() + self.turn.deferred();
         self.published.running.store(running, Relaxed);
@@ -230,7 +234,7 @@ impl Handler<Granted> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, Granted(reserved): Granted, _: &mut Self::Context) {
-        let ask = self.turn.reserved(&reserved);
+        let ask = self.turn.reserved(reserved);
         self.pose(ask);
     }
 }

@@ -1,9 +1,7 @@
 //! What a configuration must satisfy beyond its types: each rule names its key, and plans that can't work are
 //! refused before anything is started.
 
-use super::{
-    Backend, Config, ConfigError, FlashAttention, KvLayout, KvType, PolicyName, ReservationName,
-};
+use super::{Backend, Config, ConfigError, FlashAttention, KvLayout, KvType, PolicyName};
 use crate::logic::kv::BLOCK_TOKENS;
 
 /// llama.cpp's own bound (`LLAMA_MAX_SEQ`).
@@ -76,9 +74,7 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         format!("{} is not between 0 and 0.5", c.kv.watermark),
     )?;
     rule(
-        !c.may_reuse()
-            || c.kv.layout.resolved() == KvLayout::Streams
-            || c.kv.reservation != ReservationName::Contiguous,
+        !c.may_reuse() || c.memory_shares(),
         "prefix.reuse",
         "needs kv.reservation = \"paged\" or \"request\": contiguous memory can't be shared".into(),
     )?;

@@ -66,8 +66,8 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
             "cached": kv.sequences_cached,
         },
         "prefix": {
-            "lookup_tokens": prefixes.lookup_tokens,
-            "hit_tokens": prefixes.hit_tokens,
+            "lookup_tokens": p.lookup_tokens.load(Relaxed),
+            "hit_tokens": p.hit_tokens.load(Relaxed),
             "tokens": prefixes.tokens_held,
             "nodes": prefixes.nodes,
             "evictions": prefixes.evictions,

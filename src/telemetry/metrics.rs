@@ -164,8 +164,8 @@ impl Metrics {
         for (counter, now) in [
             (&self.kv_copies, kv.copies),
             (&self.preemptions, published.preemptions.load(Relaxed)),
-            (&self.prefix_lookups, prefixes.lookup_tokens),
-            (&self.prefix_hits, prefixes.hit_tokens),
+            (&self.prefix_lookups, published.lookup_tokens.load(Relaxed)),
+            (&self.prefix_hits, published.hit_tokens.load(Relaxed)),
             (&self.prefix_evictions, prefixes.evictions),
         ] {
             // Two scrapes at once may read in either order.

@@ -22,6 +22,9 @@ pub struct Published {
     prefixes: Mutex<PrefixUsage>,
     /// Requests that yielded their memory.
     pub preemptions: AtomicU64,
+    /// Prompt tokens looked up in the prefix cache, and found there; each request once.
+    pub lookup_tokens: AtomicU64,
+    pub hit_tokens: AtomicU64,
     pub steps: AtomicU64,
     pub stale_steps: AtomicU64,
     step_ms: AtomicF64,

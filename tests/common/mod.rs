@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
 mod client;
+mod dice;
 mod response;
 
 use std::io::{BufRead, BufReader};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub use client::Connection;
+pub use dice::Dice;
 pub use response::Response;
 
 /// Longer than anything a test waits for; reaching it is a failure, never a timing assertion.
@@ -171,15 +173,17 @@ impl Daemon {
             .unwrap()
     }
 
-    /// Waits until nothing waits, runs or is held, and all memory is back; gives the stats then.
+    /// Waits until nothing waits, runs or is held, and all memory is free or cached; gives the stats then.
     pub fn idle(&self) -> Value {
+        let number = |v: &Value| v.as_u64().unwrap();
         self.wait_for_stats("idle with everything free", |stats| {
+            let (kv, sequences) = (&stats["kv"], &stats["sequences"]);
             stats["waiting"] == 0
                 && stats["running"] == 0
                 && stats["in_flight"] == 0
                 && stats["held"] == serde_json::json!({ "requests": 0, "bytes": 0, "tokens": 0 })
-                && stats["kv"]["blocks_free"] == stats["kv"]["blocks_total"]
-                && stats["sequences"]["free"] == stats["sequences"]["total"]
+                && number(&kv["blocks_free"]) + number(&kv["blocks_cached"]) == kv["blocks_total"]
+                && number(&sequences["free"]) + number(&sequences["cached"]) == sequences["total"]
         })
     }
 
@@ -246,18 +250,4 @@ pub fn ask(content: &str, max_tokens: u32, stream: bool) -> Value {
         "stream": stream,
         "temperature": 0,
     })
-}
-
-/// Numbers that look random and are the same in every run (splitmix64).
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % n
-    }
 }

@@ -86,6 +86,24 @@ impl Response {
             .find_map(|c| c["choices"][0]["finish_reason"].as_str().map(str::to_owned))
     }
 
+    /// What the reply cost, streamed (if it was asked for) or not.
+    pub fn usage(&self) -> Value {
+        let chunks = if self.is_stream() {
+            self.chunks()
+        } else {
+            vec![self.json()]
+        };
+        let usage = chunks.iter().rev().find(|c| c["usage"].is_object());
+        usage.unwrap_or_else(|| panic!("no usage: {self:?}"))["usage"].clone()
+    }
+
+    /// How many tokens of the prompt came out of the prefix cache.
+    pub fn cached_tokens(&self) -> u64 {
+        let usage = self.usage();
+        let cached = &usage["prompt_tokens_details"]["cached_tokens"];
+        cached.as_u64().unwrap_or_else(|| panic!("{usage}"))
+    }
+
     /// The code of the error that the reply is or ends with.
     pub fn error_code(&self) -> Option<String> {
         let last = if self.is_stream() {

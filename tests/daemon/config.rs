@@ -109,6 +109,13 @@ fn a_value_that_is_none_is_refused_by_its_key() {
         ("kv.cells", "-256"),
         ("kv.cells", "1000"),
         ("kv.type_k", "q5"),
+        ("kv.layout", "paged"),
+        ("kv.reservation", "greedy"),
+        ("kv.watermark", "0.6"),
+        ("kv.watermark", "-0.1"),
+        ("kv.watermark", "nan"),
+        ("prefix.reuse", "maybe"),
+        ("prefix.eviction", "fifo"),
         ("scheduler.policy", "lifo"),
         ("scheduler.max_running", "0"),
         ("scheduler.max_running", "257"),
@@ -164,6 +171,20 @@ fn plans_that_cannot_work_are_refused_before_anything_starts() {
         ),
         64,
         &["kv.type_v", "flash_attention"],
+    );
+    assert_ends(
+        &run(
+            &FAKE,
+            &[("prefix.reuse", "on"), ("kv.reservation", "contiguous")],
+        ),
+        64,
+        &["prefix.reuse", "kv.reservation", "contiguous"],
+    );
+    // Two ids for each of sixteen seats.
+    assert_ends(
+        &run(&FAKE, &[("kv.layout", "streams"), ("kv.cells", "4096")]),
+        64,
+        &["kv.cells", "4096", "32 streams", "128"],
     );
     let no_model = file("[model]\npath = \"\"\n");
     let path = no_model.path().to_str().unwrap();

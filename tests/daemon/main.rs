@@ -19,6 +19,8 @@ mod framing;
 mod isolation;
 mod limits;
 mod model_file;
+mod prefix;
+mod pressure;
 mod replies;
 mod rungs;
 mod slow_reader;

@@ -43,20 +43,26 @@ const QUESTIONS: [&str; 20] = [
 ];
 
 /// A sequence continued greedily alone, with the logits at each position of its reply.
-struct Alone {
-    prompt: Vec<TokenId>,
-    reply: Vec<TokenId>,
-    logits: Vec<Vec<f32>>,
+pub struct Alone {
+    pub prompt: Vec<TokenId>,
+    pub reply: Vec<TokenId>,
+    pub logits: Vec<Vec<f32>>,
 }
 
-/// Feeds `tokens` to sequence 0 in pieces of `piece`; the logits after the last one can be read then.
-fn feed(backend: &mut LlamaBackend, start: usize, tokens: &[TokenId], piece: usize) {
+/// Feeds `tokens` to a sequence in pieces of `piece`; the logits after the last one can be read then.
+pub fn feed(
+    backend: &mut LlamaBackend,
+    seq: SeqId,
+    start: usize,
+    tokens: &[TokenId],
+    piece: usize,
+) {
     let end = start + tokens.len();
     let mut position = start;
     for tokens in tokens.chunks(piece) {
         let logits = position + tokens.len() == end;
         let row = BatchRow {
-            seq: SeqId(0),
+            seq,
             position: position as u32,
             tokens,
             logits,
@@ -66,9 +72,10 @@ fn feed(backend: &mut LlamaBackend, start: usize, tokens: &[TokenId], piece: usi
     }
 }
 
-fn alone(backend: &mut LlamaBackend, prompt: Vec<TokenId>, length: usize) -> Alone {
+/// Continues a prompt as sequence 0, of which nothing is left then.
+pub fn alone(backend: &mut LlamaBackend, prompt: Vec<TokenId>, length: usize) -> Alone {
     let (mut reply, mut logits) = (Vec::new(), Vec::new());
-    feed(backend, 0, &prompt, 512);
+    feed(backend, SeqId(0), 0, &prompt, 512);
     loop {
         logits.push(backend.logits(0).to_vec());
         reply.push(TokenId(best(backend.logits(0)).0 as i32));
@@ -82,6 +89,7 @@ fn alone(backend: &mut LlamaBackend, prompt: Vec<TokenId>, length: usize) -> Alo
         }
         feed(
             backend,
+            SeqId(0),
             prompt.len() + reply.len() - 1,
             &reply[reply.len() - 1..],
             1,
@@ -211,10 +219,11 @@ fn a_prompt_in_pieces_is_the_same_prompt() {
                 whole.prompt.len()
             );
             for (piece, tally) in &mut tallies {
-                feed(&mut backend, 0, &whole.prompt, *piece);
+                feed(&mut backend, SeqId(0), 0, &whole.prompt, *piece);
                 for (n, expected) in whole.logits.iter().enumerate() {
                     tally.take(expected, backend.logits(0));
-                    feed(&mut backend, whole.prompt.len() + n, &whole.reply[n..=n], 1);
+                    let at = whole.prompt.len() + n;
+                    feed(&mut backend, SeqId(0), at, &whole.reply[n..=n], 1);
                 }
                 backend.remove(SeqId(0), 0);
             }

@@ -13,6 +13,8 @@ mod clients;
 mod control_tokens;
 mod gemma;
 mod long_prompts;
+mod prefix;
+mod prefix_gemma;
 mod reference;
 mod sampling;
 mod startup;

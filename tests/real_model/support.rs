@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use cadenced::config::{AutoOr, Config, Flags, KvConfig, KvType, ModelConfig};
+use cadenced::config::{AutoOr, Config, Flags, KvConfig, KvLayout, KvType, ModelConfig};
 use cadenced::ids::TokenId;
 use cadenced::model::PromptEncoder;
 use cadenced::model::llama::{LlamaBackend, LoadedModel};
@@ -148,9 +148,21 @@ impl InProcess {
 
     /// A context of its own, with keys and values of a type.
     pub fn backend(&self, cells: u32, sequences: u32, kv_type: KvType) -> LlamaBackend {
+        self.backend_in(KvLayout::Auto, cells, sequences, kv_type)
+    }
+
+    /// The same in a layout.
+    pub fn backend_in(
+        &self,
+        layout: KvLayout,
+        cells: u32,
+        sequences: u32,
+        kv_type: KvType,
+    ) -> LlamaBackend {
         let mut config = self.config.clone();
         config.kv = KvConfig {
             cells: AutoOr::Count(cells),
+            layout,
             type_k: kv_type,
             type_v: kv_type,
             ..config.kv

@@ -88,10 +88,6 @@ pub struct PrefixUsage {
     pub tokens_held: u32,
     /// Those among them that are locked.
     pub tokens_locked: u32,
-    /// Tokens of the prompts that were matched, cached or not.
-    pub lookup_tokens: u64,
-    /// Tokens that matches took over.
-    pub hit_tokens: u64,
     /// Sequences adopted.
     pub insertions: u64,
     /// Edges split in two.

@@ -197,10 +197,6 @@ fn look_up(
     assert_eq!(cache.usage(), before, "a probe changes nothing");
     let got = cache.match_prefix(&text, limit);
     assert_eq!(got.map_or(0, |g| g.tokens), expected);
-    assert_eq!(
-        cache.usage().hit_tokens,
-        before.hit_tokens + u64::from(expected)
-    );
     let Some(hit) = got else {
         reached.misses += 1;
         return;

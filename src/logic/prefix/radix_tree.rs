@@ -51,7 +51,6 @@ impl PrefixCache {
     /// locked until [`unlock`](Self::unlock). A prompt that is cached wholly still needs its last token
     /// computed: its `limit` is its length - 1. Allocates only if the match ends inside an edge.
     pub fn match_prefix(&mut self, tokens: &[TokenId], limit: u32) -> Option<Match> {
-        self.usage.lookup_tokens += tokens.len() as u64;
         let reached = self.walk(whole_blocks(tokens, limit));
         if reached.depth == 0 {
             return None;
@@ -60,7 +59,6 @@ impl PrefixCache {
         self.pin(node);
         self.touch(node, 1);
         let tokens = limit.min(reached.depth * BLOCK_TOKENS);
-        self.usage.hit_tokens += u64::from(tokens);
         Some(Match {
             node: self.nodes.handle(node),
             tokens,

@@ -115,9 +115,12 @@ pub struct Reserve {
 impl Reserve {
     /// Takes it out of the pool. In order, and no further than the first that does not fit: a small request
     /// does not pass a large one for ever.
-    pub fn from(&self, pool: &mut KvPool) -> Reserved {
-        let mut reserved = Reserved::default();
-        for growth in &self.growth {
+    pub fn from(self, pool: &mut KvPool) -> Reserved {
+        let mut reserved = Reserved {
+            growth: self.growth,
+            ..Reserved::default()
+        };
+        for growth in &reserved.growth {
             match pool.grow(growth.seq, growth.tokens) {
                 Ok(()) => reserved.grown += 1,
                 Err(short) => {
@@ -142,7 +145,9 @@ impl Reserve {
 /// What was to be had.
 #[derive(Clone, Debug, Default)]
 pub struct Reserved {
-    /// So many of the growths, from the first on.
+    /// What growth was asked for: the list is the asker's to use again, so that a step allocates none.
+    pub growth: Vec<Growth>,
+    /// So many of it, from the first on.
     pub grown: usize,
     /// Why the others have not happened; no demand was looked at then.
     pub growth_short: Option<Shortfall>,
@@ -237,6 +242,10 @@ pub struct Effects<P> {
     pub unlock: Vec<NodeHandle>,
     /// Requests preempted, for the account.
     pub preempted: u64,
+    /// Prompt tokens of requests that started and may share, and those of them that came out of the cache. Each
+    /// request counts once, however often it was looked up, and what a preempted one finds of itself does not.
+    pub lookup_tokens: u64,
+    pub hit_tokens: u64,
 }
 
 impl<P> Default for Effects<P> {
@@ -248,6 +257,8 @@ impl<P> Default for Effects<P> {
             books: Vec::new(),
             unlock: Vec::new(),
             preempted: 0,
+            lookup_tokens: 0,
+            hit_tokens: 0,
         }
     }
 }

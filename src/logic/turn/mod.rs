@@ -58,7 +58,7 @@ pub struct Turn<P> {
     caching: bool,
     after: After,
     candidates: Vec<Candidate<P>>,
-    /// What the books are asked to make room for.
+    /// What the books are asked to make room for; away while they are asked.
     growth: Vec<Growth>,
     /// Newcomers whose prompt begins with what another is just computing: they wait for that.
     deferred: Vec<(RequestSpec, P)>,
@@ -312,15 +312,16 @@ impl<P: Payload> Turn<P> {
         if self.growth.is_empty() && demands.is_empty() {
             return Ask::Run;
         }
-        let growth = self.growth.clone();
+        let growth = std::mem::take(&mut self.growth);
         Ask::Reserve(Reserve { growth, demands })
     }
 
     /// The books' answer.
-    pub fn reserved(&mut self, answer: &Reserved) -> Ask {
-        for &growth in &self.growth[..answer.grown] {
+    pub fn reserved(&mut self, answer: Reserved) -> Ask {
+        for &growth in &answer.growth[..answer.grown] {
             self.scheduler.grown(growth);
         }
+        self.growth = answer.growth;
         if let Some(short) = answer.growth_short {
             // Nobody joins while those who run can't go on.
             self.give_up();
@@ -348,6 +349,10 @@ impl<P: Payload> Turn<P> {
                 lock: c.hit.map(|h| h.node),
                 generated: c.payload.generated(),
             };
+            if self.caching && c.payload.cacheable() && !c.spec.preempted {
+                self.effects.lookup_tokens += u64::from(c.spec.prompt_tokens);
+                self.effects.hit_tokens += u64::from(start.cached);
+            }
             c.payload.started(start.cached);
             let (id, abandoned) = (c.spec.id, c.payload.is_abandoned());
             self.scheduler.admit(c.spec, start, c.payload);

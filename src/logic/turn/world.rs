@@ -219,7 +219,7 @@ impl World {
                 }
                 Ask::Reserve(reserve) => {
                     let reserved = reserve.from(&mut self.pool);
-                    self.turn.reserved(&reserved)
+                    self.turn.reserved(reserved)
                 }
                 Ask::Evict(want) => {
                     let given = want.from(&mut self.tree);
