@@ -90,6 +90,32 @@ impl Daemon {
         )
     }
 
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// The name of the rung that runs.
+    pub fn rung(&self) -> Result<String> {
+        let stats = self.stats()?;
+        let rung = stats["rung"].as_str().context("/stats has no rung")?;
+        Ok(rung.to_owned())
+    }
+
+    /// Waits until nothing runs and all memory is given back.
+    pub fn rest(&self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let stats = self.stats()?;
+            let (running, waiting) = (&stats["running"], &stats["waiting"]);
+            let kv = &stats["kv"];
+            if running == 0 && waiting == 0 && kv["blocks_free"] == kv["blocks_total"] {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "the daemon never came to rest");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     pub fn stats(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.get("/stats")?.1)?)
     }

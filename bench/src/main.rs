@@ -2,6 +2,7 @@
 //! taken, how to read it and what it decided.
 
 mod all;
+mod calibrate;
 mod canary;
 mod child;
 mod client;
@@ -23,8 +24,10 @@ mod quality;
 mod raw;
 mod raw_loop;
 mod report;
+mod serving;
 mod sse;
 mod stats;
+mod twin;
 mod window;
 mod workload;
 
@@ -58,6 +61,10 @@ enum Command {
     Profile(profile::ProfileArgs),
     /// All of the above but the profile, with their defaults.
     All,
+    /// What this machine can do: the cost model, capacity, and from them a ladder's rates and SLO.
+    Calibrate(calibrate::CalibrateArgs),
+    /// The ladder in virtual time, beside what a clairvoyant could do.
+    Simulate(twin::simulate::SimulateArgs),
     /// Makes the tables of the READMEs out of the results.
     Report(report::ReportArgs),
     /// Open-loop load on an OpenAI-compatible server, one record a request.
@@ -88,6 +95,8 @@ fn main() -> ExitCode {
         Command::Memory(args) => memory::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::All => all::run(),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Simulate(args) => twin::simulate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => load::run::run(&args),
         Command::Summary(args) => load::again::run(&args),

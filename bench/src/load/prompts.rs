@@ -70,6 +70,7 @@ impl Prompts {
                 messages.push(message("system", SYSTEM[index(ask.group, 4)].to_owned()));
             }
             Class::Conversation => messages.push(message("system", self.own(ask))),
+            Class::Short => {}
             Class::Agent => messages.push(message("system", TOOLS.to_owned())),
             Class::Trace => {
                 let words = f64::from(
