@@ -13,6 +13,7 @@ mod effective;
 mod engine;
 mod host_work;
 mod knobs;
+mod ladder;
 mod load;
 mod memory;
 mod neighbour;
@@ -63,6 +64,8 @@ enum Command {
     All,
     /// What this machine can do: the cost model, capacity, and from them a ladder's rates and SLO.
     Calibrate(calibrate::CalibrateArgs),
+    /// Rungs over rates and seeds, on a daemon of its own for each cell.
+    Ladder(Box<ladder::LadderArgs>),
     /// The ladder in virtual time, beside what a clairvoyant could do.
     Simulate(twin::simulate::SimulateArgs),
     /// Makes the tables of the READMEs out of the results.
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Profile(args) => profile::run(&args),
         Command::All => all::run(),
         Command::Calibrate(args) => calibrate::run(&args),
+        Command::Ladder(args) => ladder::run(&args),
         Command::Simulate(args) => twin::simulate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => load::run::run(&args),

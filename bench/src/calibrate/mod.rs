@@ -119,10 +119,10 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let (records, alone) = one_after_the_other(args, &daemon, size.unloaded)?;
     drop(daemon);
 
-    let steps: Vec<TimedSteps> = prefill
-        .iter()
-        .map(|r| r.timed)
-        .chain(decode.iter().map(|r| r.timed))
+    let prefills = prefill.iter().flat_map(|r| &r.timed);
+    let steps: Vec<TimedSteps> = prefills
+        .chain(decode.iter().flat_map(|r| &r.timed))
+        .copied()
         .collect();
     let fit = fit::fit(&steps)?;
     let predicted = grid::predict(&args.rungs, fit.model, &records)?;

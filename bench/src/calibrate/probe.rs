@@ -79,7 +79,8 @@ pub struct PrefillRow {
     pub chunk: u32,
     pub prompt_tokens: u32,
     pub tokens_per_s: Spread,
-    pub timed: TimedSteps,
+    /// Each repeat.
+    pub timed: Vec<TimedSteps>,
 }
 
 /// Sequences that decoded together, alone.
@@ -89,7 +90,8 @@ pub struct DecodeRow {
     /// Tokens before a row, in the mean.
     pub context: u32,
     pub step_ms: Spread,
-    pub timed: TimedSteps,
+    /// Each repeat.
+    pub timed: Vec<TimedSteps>,
 }
 
 /// What the daemon has counted at a moment.
@@ -141,7 +143,7 @@ pub fn prefill(serving: &Serving, rung: &Path, size: &Size) -> Result<Vec<Prefil
             chunk,
             prompt_tokens: all[0].0,
             tokens_per_s: Spread::of(&all.iter().map(rate).collect::<Vec<_>>()),
-            timed: sum(all.iter().map(|(_, timed)| timed)),
+            timed: all.into_iter().map(|(_, timed)| timed).collect(),
         });
     }
     Ok(rows)
@@ -200,12 +202,13 @@ pub fn decode(daemon: &Daemon, size: &Size) -> Result<Vec<DecodeRow>> {
             .iter()
             .map(|t| t.seconds / f64::from(t.steps) * 1e3)
             .collect();
-        let timed = sum(all.iter());
+        let sampled: f64 = all.iter().map(|t| f64::from(t.total.decode_seqs)).sum();
+        let cached: u64 = all.iter().map(|t| t.total.cached_tokens).sum();
         rows.push(DecodeRow {
             batch,
-            context: (timed.total.cached_tokens / u64::from(timed.total.decode_seqs.max(1))) as u32,
+            context: (cached as f64 / sampled).round() as u32,
             step_ms: Spread::of(&ms),
-            timed,
+            timed: all,
         });
     }
     Ok(rows)
@@ -259,19 +262,6 @@ fn decode_once(
         steps: counted as u32,
         total,
         seconds,
-    })
-}
-
-fn sum<'a>(all: impl Iterator<Item = &'a TimedSteps>) -> TimedSteps {
-    let none = TimedSteps {
-        steps: 0,
-        total: Composition::default(),
-        seconds: 0.0,
-    };
-    all.fold(none, |sum, t| TimedSteps {
-        steps: sum.steps + t.steps,
-        total: sum.total + t.total,
-        seconds: sum.seconds + t.seconds,
     })
 }
 
