@@ -10,6 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::logic::capacity::CapacityLimits;
+use crate::logic::kv::sizing::{Plan, Sizing};
+use crate::logic::kv::{BLOCK_TOKENS, KvPool, Reservation};
+use crate::logic::prefix::EvictionOrder;
 use crate::logic::scheduler::StepLimits;
 use crate::logic::scheduler::policy::{Policy, StepOrder};
 use crate::logic::wait_queue::QueueOrder;
@@ -31,6 +34,7 @@ pub struct Config {
     pub model: ModelConfig,
     pub runner: RunnerConfig,
     pub kv: KvConfig,
+    pub prefix: PrefixConfig,
     pub scheduler: SchedulerConfig,
     pub limits: LimitsConfig,
     pub slo: SloConfig,
@@ -128,9 +132,63 @@ pub enum KvType {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvConfig {
-    pub cells: u32,
+    pub cells: AutoOr,
+    pub budget_mib: u64,
+    pub utilisation: f64,
+    pub headroom_mib: u64,
+    pub layout: KvLayout,
     pub type_k: KvType,
     pub type_v: KvType,
+    pub reservation: ReservationName,
+    pub reserve_growth: bool,
+    pub watermark: f64,
+}
+
+/// How llama.cpp lays the KV of sequences out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvLayout {
+    Auto,
+    /// One pool of cells, which sequences share.
+    Unified,
+    /// Cells of its own for each sequence.
+    Streams,
+}
+
+impl KvLayout {
+    /// What `auto` stands for: the layout that sharing a prefix costs nothing in.
+    #[must_use]
+    pub fn resolved(self) -> Self {
+        match self {
+            Self::Auto => Self::Unified,
+            explicit => explicit,
+        }
+    }
+}
+
+/// How much memory a request takes when it starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReservationName {
+    Contiguous,
+    Request,
+    Paged,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixConfig {
+    pub reuse: Reuse,
+    pub eviction: EvictionOrder,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reuse {
+    /// Where the model can.
+    Auto,
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -292,10 +350,96 @@ impl Config {
         }
     }
 
-    /// Sequence ids: one for each seat, and one for each that retires while the next takes its seat.
+    /// Whether requests may share the KV of their prefixes, if the model can.
+    #[must_use]
+    pub fn may_reuse(&self) -> bool {
+        self.prefix.reuse != Reuse::Off
+    }
+
+    /// The rung's name, as the ladder and `/stats` have it.
+    #[must_use]
+    pub fn rung(&self) -> &'static str {
+        match self.scheduler.policy {
+            PolicyName::Fifo => "rung1-fifo",
+            PolicyName::Static => "rung2-static",
+            PolicyName::Continuous if self.may_reuse() => "rung4-cache",
+            PolicyName::Continuous => "rung3-continuous",
+        }
+    }
+
+    /// Sequence ids: one for each seat, and one for each that retires while the next takes its seat. Cached
+    /// prefixes have one each; in a pool that is shared they cost nothing by themselves.
     #[must_use]
     pub fn sequences(&self) -> u32 {
+        if self.may_reuse() && self.kv.layout.resolved() == KvLayout::Unified {
+            return validate::SEQUENCES_MAX;
+        }
         (2 * self.policy().max_running() as u32).min(validate::SEQUENCES_MAX)
+    }
+
+    /// Cells of the pool. `auto` must have been resolved by [`Self::sized`] before this means anything.
+    #[must_use]
+    pub fn cells(&self) -> u32 {
+        self.kv.cells.or(0)
+    }
+
+    /// Resolves `kv.cells = "auto"`, for a model whose tokens take so many bytes in the pool and whose
+    /// requests can have so many tokens, on a machine that has so much left. The plan is for the log; an
+    /// explicit count needs none.
+    ///
+    /// # Errors
+    /// When there is no room for a pool.
+    pub fn sized(
+        mut self,
+        bytes_per_token: u64,
+        context: u32,
+        available: u64,
+    ) -> Result<(Self, Option<Plan>), ConfigError> {
+        if let AutoOr::Count(_) = self.kv.cells {
+            return Ok((self, None));
+        }
+        let seats = match self.kv.layout.resolved() {
+            KvLayout::Streams => self.sequences(),
+            _ => self.policy().max_running() as u32,
+        };
+        let sizing = Sizing {
+            available,
+            budget: self.kv.budget_mib << 20,
+            utilisation: self.kv.utilisation,
+            headroom: self.kv.headroom_mib << 20,
+            bytes_per_token,
+            tokens_max: u64::from(seats) * u64::from(context),
+        };
+        let plan = sizing.plan().ok_or_else(|| {
+            ConfigError(format!(
+                "kv.cells: {} MiB are left, and kv.utilisation, kv.headroom_mib and kv.budget_mib leave none \
+                 of them",
+                available >> 20
+            ))
+        })?;
+        self.kv.cells = AutoOr::Count(plan.cells);
+        validate::validate(&self)?;
+        Ok((self, Some(plan)))
+    }
+
+    /// The books of the pool.
+    #[must_use]
+    pub fn kv_pool(&self) -> KvPool {
+        let (cells, sequences) = (self.cells(), self.sequences());
+        let reservation = match self.kv.reservation {
+            ReservationName::Contiguous => Reservation::Contiguous {
+                output_tokens: self.limits.max_output_tokens,
+            },
+            ReservationName::Request => Reservation::Request,
+            ReservationName::Paged => Reservation::Paged {
+                reserve_growth: self.kv.reserve_growth,
+                watermark_blocks: (f64::from(cells / BLOCK_TOKENS) * self.kv.watermark) as u32,
+            },
+        };
+        match self.kv.layout.resolved() {
+            KvLayout::Streams => KvPool::streams(cells, sequences),
+            _ => KvPool::unified(cells, sequences, reservation),
+        }
     }
 
     /// The name under which clients ask for the model.

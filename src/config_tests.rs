@@ -34,11 +34,17 @@ fn defaults_are_valid_and_every_rung_file_too() {
             .starts_with("rung")
         {
             let c = Config::load(Some(&path), [], &Flags::default()).unwrap();
-            rungs.push(c.policy().rung());
+            rungs.push(c.rung());
         }
     }
     rungs.sort_unstable();
-    assert_eq!(rungs, ["rung1-fifo", "rung2-static", "rung3-continuous"]);
+    let all = [
+        "rung1-fifo",
+        "rung2-static",
+        "rung3-continuous",
+        "rung4-cache",
+    ];
+    assert_eq!(rungs, all);
 }
 
 #[test]

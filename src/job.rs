@@ -8,7 +8,9 @@ use crate::ids::TokenId;
 use crate::logic::output::TextAssembler;
 use crate::logic::request::{FinishReason, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
+use crate::logic::turn::Payload;
 use crate::model::sampling::SamplingParams;
+use crate::model::transcripts::Transcripts;
 use crate::model::vocab::Vocab;
 use crate::reply::{Frame, ReplySender, SendFailure, Usage};
 use crate::telemetry::accounts::Ticket;
@@ -23,7 +25,14 @@ pub struct Job {
     pub reply: ReplySender,
     pub ticket: Ticket,
     pub vocab: Arc<Vocab>,
-    pub cached_tokens: u32,
+    /// The reply so far.
+    pub generated: Vec<TokenId>,
+    /// Whether its tokens may be shared with other requests.
+    pub cacheable: bool,
+    /// Where the reply is remembered for the next turn of its conversation.
+    pub transcripts: Option<Arc<Transcripts>>,
+    /// Prompt tokens that came out of the prefix cache when it started; `None` before.
+    pub cached_tokens: Option<u32>,
     pub first_token_at: Option<Timestamp>,
 }
 
@@ -31,6 +40,7 @@ impl Job {
     /// Takes a token of the reply and passes on what text it completes. `Some` when the reply ends with it.
     pub fn deliver(&mut self, token: TokenId, now: Timestamp) -> Option<Outcome> {
         self.first_token_at.get_or_insert(now);
+        self.generated.push(token);
         if self.vocab.is_eog(token) && !self.ignore_eos {
             return Some(Outcome::Finished(FinishReason::Stop));
         }
@@ -52,10 +62,13 @@ impl Job {
         let usage = Usage {
             prompt_tokens: spec.prompt_tokens,
             completion_tokens: generated,
-            cached_tokens: self.cached_tokens,
+            cached_tokens: self.cached_tokens.unwrap_or(0),
         };
         // The seat first: a client that has its reply may send the next request at once.
         drop(self.ticket.reservation.take());
+        if let (Outcome::Finished(_), Some(transcripts)) = (outcome, &self.transcripts) {
+            transcripts.remember(&self.prompt, &self.generated, &self.vocab);
+        }
         let sent = match outcome {
             Outcome::Finished(reason) => self.flush().and_then(|stopped| {
                 let reason = if stopped { FinishReason::Stop } else { reason };
@@ -91,6 +104,32 @@ impl Job {
             self.reply.text(rest)?;
         }
         Ok(stopped)
+    }
+}
+
+impl Payload for Job {
+    fn context(&self) -> Arc<[TokenId]> {
+        if self.generated.is_empty() {
+            return Arc::clone(&self.prompt);
+        }
+        self.prompt.iter().chain(&self.generated).copied().collect()
+    }
+
+    fn generated(&self) -> u32 {
+        self.generated.len() as u32
+    }
+
+    fn is_abandoned(&self) -> bool {
+        Self::is_abandoned(self)
+    }
+
+    fn cacheable(&self) -> bool {
+        self.cacheable
+    }
+
+    fn started(&mut self, cached: u32) {
+        // What a preempted request finds of itself was not saved for anybody.
+        self.cached_tokens.get_or_insert(cached);
     }
 }
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use actix::Message;
 
-use crate::ids::{RequestId, SeqId, TokenId};
+use crate::ids::{RequestId, TokenId};
 use crate::job::Job;
 use crate::logic::capacity::CapacityExceeded;
-use crate::logic::kv::Lease;
+use crate::logic::prefix::{Match, NodeHandle};
 use crate::logic::request::RequestSpec;
 use crate::logic::scheduler::step::{RowResult, StepPlan};
 use crate::logic::time::Timestamp;
+use crate::logic::turn::{BookEntry, Evict, Given, Inserted, Insertion, Query, Reserve, Reserved};
 use crate::logic::wait_queue::TakeRule;
 use crate::model::sampling::SamplingParams;
 
@@ -56,35 +57,60 @@ pub struct Taken {
     pub ask_again: Option<Timestamp>,
 }
 
-/// Scheduler → WaitQueue: these could not start.
+/// Scheduler → WaitQueue: these could not start, or have yielded their memory.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct PutBack(pub Vec<Owned>);
 
-/// Scheduler → PrefixCache: how much of each of these prompts is cached?
+/// Scheduler → PrefixCache: these have been computed.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct MatchPrefix(pub Vec<Arc<[TokenId]>>);
+pub struct Insert(pub Vec<Insertion>);
 
-/// PrefixCache → Scheduler: leading tokens that are cached, for each prompt asked about.
+/// PrefixCache → Scheduler: what became of each, in order.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct PrefixMatched(pub Vec<u32>);
+pub struct PrefixInserted(pub Vec<Inserted>);
 
-/// Scheduler → KvManager: reserve so many blocks, and a sequence, for each of these, in this order.
+/// Scheduler → PrefixCache: what is cached of each of these prompts? What is found is locked.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Reserve(pub Vec<u32>);
+pub struct MatchPrefix(pub Vec<Query>);
 
-/// KvManager → Scheduler: leases for the first of those asked for; fewer than asked when the pool is short.
+/// PrefixCache → Scheduler: what is cached, for each prompt asked about.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Granted(pub Vec<Lease>);
+pub struct PrefixMatched(pub Vec<Option<Match>>);
 
-/// Scheduler → KvManager: the cells of these sequences are gone from the model's memory.
+/// Scheduler → PrefixCache: these are used no more.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Release(pub Vec<SeqId>);
+pub struct Unlock(pub Vec<NodeHandle>);
+
+/// Scheduler → PrefixCache: give up so much.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct EvictPrefixes(pub Evict);
+
+/// PrefixCache → Scheduler: what was given up.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct PrefixesEvicted(pub Given);
+
+/// Scheduler → KvManager: memory for the next step.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct ReserveMemory(pub Reserve);
+
+/// KvManager → Scheduler: what was to be had.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Granted(pub Reserved);
+
+/// Scheduler → KvManager: what has changed besides, in order.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Book(pub Vec<BookEntry>);
 
 /// Scheduler → ModelRunner: compute this. The buffers come back in [`StepDone`].
 #[derive(Message)]
@@ -118,7 +144,7 @@ pub struct StepBuffers {
 
 /// What the runner needs beside the plan's row.
 pub struct RowInput {
-    /// The prompt, for a row that prefills.
+    /// The prompt, and what of the reply is to be computed again, for a row that prefills.
     pub prompt: Option<Arc<[TokenId]>>,
     pub sampling: SamplingParams,
 }

@@ -11,12 +11,13 @@ use actix_web::web::Data;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::clock::Clock;
-use crate::config::{Backend, Config};
+use crate::config::{Auto, AutoOr, Backend, Config};
 use crate::error::ServeError;
 use crate::http::openai::{RequestLimits, Slo};
 use crate::http::server;
 use crate::http::state::{AppState, Served};
 use crate::lifecycle::Phase;
+use crate::logic::kv::sizing::Plan;
 use crate::logic::request::Outcome;
 use crate::model::fake::{self, FakeBackend, FakeEncoder};
 use crate::model::llama::{LlamaBackend, LoadedModel, ModelError};
@@ -148,11 +149,7 @@ async fn serve_until_failure(state: &Data<AppState>) -> Exit {
             Ok(()) => {
                 state.lifecycle.enter(Phase::Ready);
                 notify(sd_notify::NotifyState::Ready);
-                tracing::info!(
-                    model = served.name,
-                    rung = state.config.policy().rung(),
-                    "ready"
-                );
+                tracing::info!(model = served.name, rung = state.config.rung(), "ready");
                 std::future::pending().await
             }
             Err(why) => why,
@@ -166,52 +163,82 @@ async fn serve_until_failure(state: &Data<AppState>) -> Exit {
 
 async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
     let config = state.config.clone();
-    let sequences = config.sequences();
-    let (front, make): (ModelFront, Box<dyn FnOnce() -> Made + Send>) = match config.model.backend {
-        Backend::Fake => {
-            let encoder = FakeEncoder {
-                fault_marker: config.fake.fault_marker.clone(),
-            };
-            let front = ModelFront {
-                encoder: Arc::new(encoder),
-                vocab: Arc::new(fake::vocab()),
-                context: config.kv.cells,
-            };
-            let (fake, n_batch, cells) =
-                (config.fake.clone(), config.runner.n_batch, config.kv.cells);
-            (
-                front,
-                Box::new(move || Ok(Box::new(FakeBackend::new(fake, n_batch, cells)) as _)),
-            )
-        }
-        Backend::Llama => {
-            let model = config.model.clone();
-            let loaded = tokio::task::spawn_blocking(move || LoadedModel::load(&model))
-                .await
-                .map_err(|e| ModelError(format!("loading the model: {e}")))??;
-            let front = ModelFront {
-                encoder: Arc::new(loaded.clone()),
-                vocab: Arc::clone(&loaded.vocab),
-                context: loaded.n_ctx_train.min(config.kv.cells),
-            };
-            let (runner, kv) = (config.runner.clone(), config.kv.clone());
-            let make = move || {
-                LlamaBackend::new(&loaded, &runner, &kv, sequences).map(|b| Box::new(b) as _)
-            };
-            (front, Box::new(make))
-        }
-    };
+    let (front, config, kv_plan, make): (_, _, _, Box<dyn FnOnce() -> Made + Send>) =
+        match config.model.backend {
+            Backend::Fake => {
+                let available = crate::model::memory::available().unwrap_or(0);
+                let (config, plan) = config
+                    .sized(fake::BYTES_PER_TOKEN, fake::CONTEXT, available)
+                    .map_err(|e| ModelError(e.to_string()))?;
+                let encoder = FakeEncoder {
+                    fault_marker: config.fake.fault_marker.clone(),
+                };
+                let front = ModelFront {
+                    encoder: Arc::new(encoder),
+                    vocab: Arc::new(fake::vocab()),
+                    transcripts: None,
+                    context: config.kv_pool().sequence_tokens_max(),
+                };
+                let backend = FakeBackend::new(&config);
+                (
+                    front,
+                    config,
+                    plan,
+                    Box::new(move || Ok(Box::new(backend) as _)),
+                )
+            }
+            Backend::Llama => {
+                let loaded = tokio::task::spawn_blocking(move || load(config))
+                    .await
+                    .map_err(|e| ModelError(format!("loading the model: {e}")))??;
+                let (loaded, config, plan) = loaded;
+                let front = ModelFront {
+                    encoder: Arc::new(loaded.clone()),
+                    vocab: Arc::clone(&loaded.vocab),
+                    transcripts: None,
+                    context: loaded
+                        .n_ctx_train
+                        .min(config.kv_pool().sequence_tokens_max()),
+                };
+                let own = config.clone();
+                let make = move || LlamaBackend::new(&loaded, &own).map(|b| Box::new(b) as _);
+                (front, config, plan, Box::new(make))
+            }
+        };
     let engine = system::start(&config, &state.shared, make).await?;
+    let transcripts = engine.effective.prefix_reuse.then(Arc::default);
+    let front = ModelFront {
+        transcripts,
+        ..front
+    };
     let created = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
+    if let Some(plan) = kv_plan {
+        tracing::info!(?plan, "kv.cells = \"auto\"");
+    }
     tracing::info!(context = front.context, effective = ?engine.effective, "engine started");
     Ok(Served {
         engine,
         front,
         name: config.model_name(),
         created,
+        kv_plan,
     })
+}
+
+/// Loads the model and sizes its pool.
+fn load(config: Config) -> Result<(LoadedModel, Config, Option<Plan>), ModelError> {
+    let loaded = LoadedModel::load(&config.model)?;
+    if config.kv.cells != AutoOr::Auto(Auto::Auto) {
+        return Ok((loaded, config, None));
+    }
+    let bytes_per_token = loaded.kv_bytes_per_token(&config)?;
+    let available = LoadedModel::memory_available(&config.model);
+    let (config, plan) = config
+        .sized(bytes_per_token, loaded.n_ctx_train, available)
+        .map_err(|e| ModelError(e.to_string()))?;
+    Ok((loaded, config, plan))
 }
 
 type Made = Result<Box<dyn ModelBackend>, ModelError>;

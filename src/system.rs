@@ -22,9 +22,9 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::ids::RequestId;
 use crate::logic::admission::{AdmissionPolicy, CapacityOnly, RetryAfter};
-use crate::logic::kv::KvPool;
-use crate::logic::prefix::NoPrefixCache;
+use crate::logic::prefix::PrefixCache as PrefixTree;
 use crate::logic::scheduler::Scheduler as SchedulerLogic;
+use crate::logic::turn::Turn;
 use crate::logic::wait_queue::WaitQueue as QueueLogic;
 use crate::messages::{Cancel, Enqueue, Submit};
 use crate::model::{EffectiveSettings, ModelBackend};
@@ -185,9 +185,12 @@ pub async fn start<E: Send + 'static>(
     let peers = Peers {
         take: queue.addr.clone().recipient(),
         put_back: queue.addr.clone().recipient(),
-        prefixes: prefixes.addr.clone().recipient(),
+        insert: prefixes.addr.clone().recipient(),
+        matches: prefixes.addr.clone().recipient(),
+        unlock: prefixes.addr.clone().recipient(),
+        evict: prefixes.addr.clone().recipient(),
         reserve: kv.addr.clone().recipient(),
-        release: kv.addr.clone().recipient(),
+        book: kv.addr.clone().recipient(),
         runner: runner_addr.recipient(),
         handoff,
     };
@@ -241,7 +244,7 @@ pub async fn start<E: Send + 'static>(
     ));
 
     let check_invariants = config.engine.check_invariants;
-    let pool = KvPool::new(config.kv.cells, config.sequences());
+    let pool = config.kv_pool();
     let (granted, published) = (
         scheduler.addr.clone().recipient(),
         Arc::clone(&shared.published),
@@ -256,26 +259,30 @@ pub async fn start<E: Send + 'static>(
         }),
     ));
 
-    let (matched, published) = (
-        scheduler.addr.clone().recipient(),
-        Arc::clone(&shared.published),
-    );
+    let (answers, published) = (scheduler.addr.clone(), Arc::clone(&shared.published));
+    let tree = PrefixTree::new(config.prefix.eviction);
     signs.push((
         "prefix cache",
         prefixes.run(&engine_arbiter, move || PrefixCache {
-            index: Box::new(NoPrefixCache),
-            scheduler: matched,
+            tree,
+            inserted: answers.clone().recipient(),
+            matched: answers.clone().recipient(),
+            evicted: answers.recipient(),
             published,
+            check_invariants,
         }),
     ));
 
-    let logic = SchedulerLogic::new(config.policy(), config.step_limits());
+    let turn = Turn::new(
+        SchedulerLogic::new(config.policy(), config.step_limits()),
+        engine.effective.prefix_reuse,
+    );
     let shared = shared.clone();
     signs.push((
         "scheduler",
         scheduler.run(&engine_arbiter, move || {
             Scheduler::new(
-                logic,
+                turn,
                 peers,
                 shared.clock,
                 shared.published,

@@ -36,6 +36,7 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         deadline: Timestamp::NEVER,
         prompt_tokens: prompt.len() as u32,
         max_tokens: TOKENS,
+        preempted: false,
     };
     let (sender, mut receiver) = reply::channel(TOKENS, 1 << 16);
     let job = Job {
@@ -52,7 +53,10 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         reply: sender,
         ticket: Ticket::for_warm_up(),
         vocab: Arc::clone(&served.front.vocab),
-        cached_tokens: 0,
+        generated: Vec::new(),
+        cacheable: false,
+        transcripts: None,
+        cached_tokens: None,
         first_token_at: None,
     };
     served.engine.enqueue.do_send(Enqueue((spec, job)));

@@ -15,14 +15,17 @@ use cadenced::ids::{RequestId, SeqId, StepId, TokenId};
 use cadenced::job::Job;
 use cadenced::logic::admission::{CapacityOnly, RetryAfter};
 use cadenced::logic::capacity::{Capacity, CapacityExceeded, CapacityLimits};
-use cadenced::logic::kv::{KvPool, Lease};
+use cadenced::logic::kv::{Demand, KvPool, Lease, Reservation, Shortfall};
 use cadenced::logic::output::TextAssembler;
-use cadenced::logic::prefix::NoPrefixCache;
+use cadenced::logic::prefix::{EvictionOrder, PrefixCache as PrefixTree};
 use cadenced::logic::request::RequestSpec;
 use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
 use cadenced::logic::scheduler::step::{RowPlan, RowResult, StepPlan, Work};
 use cadenced::logic::time::Timestamp;
+use cadenced::logic::turn::{
+    BookEntry, Evict, Given, Inserted, Insertion, Query, Reserve, Reserved, Turn,
+};
 use cadenced::logic::wait_queue::{QueueOrder, TakeRule, WaitQueue as QueueLogic};
 use cadenced::messages::*;
 use cadenced::model::fake::{FakeBackend, vocab};
@@ -82,11 +85,12 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         deadline: Timestamp::NEVER,
         prompt_tokens,
         max_tokens,
+        preempted: false,
     };
     let (sender, receiver) = reply::channel(max_tokens, 1 << 16);
     let job = Job {
         prompt: (0..prompt_tokens)
-            .map(|i| TokenId(2000 + i as i32))
+            .map(|i| TokenId((2000 + 100 * id) as i32 + i as i32))
             .collect(),
         sampling: SamplingParams {
             temperature: 0.0,
@@ -100,7 +104,10 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         reply: sender,
         ticket: Ticket::for_warm_up(),
         vocab: Arc::new(vocab()),
-        cached_tokens: 0,
+        generated: Vec::new(),
+        cacheable: true,
+        transcripts: None,
+        cached_tokens: None,
         first_token_at: None,
     };
     ((spec, job), receiver)
@@ -111,46 +118,95 @@ async fn kv_manager_grants_in_order_up_to_the_first_that_does_not_fit() {
     let (scheduler, granted) = recorder();
     let published = Arc::new(Published::default());
     let kv = KvManager {
-        pool: KvPool::new(10 * 16, 8),
+        pool: KvPool::unified(10 * 16, 8, Reservation::Request),
         scheduler,
         published: Arc::clone(&published),
         check_invariants: true,
     }
     .start();
-    kv.send(Reserve(vec![4, 7, 1])).await.unwrap();
-    let Granted(leases) = next(&granted).await;
+    let demand = |blocks: u32| Demand {
+        prefix: None,
+        prompt_tokens: 1,
+        total_max: blocks * 16,
+    };
+    let demands = [4, 7, 1].map(demand).to_vec();
+    let growth = Vec::new();
+    kv.send(ReserveMemory(Reserve { growth, demands }))
+        .await
+        .unwrap();
+    let Granted(reserved) = next(&granted).await;
     assert_eq!(
-        leases.len(),
+        reserved.leases.len(),
         1,
         "7 do not fit, and the 1 behind it does not pass"
     );
+    assert!(reserved.short.is_some_and(|s| !s.attainable));
     assert_eq!(published.kv().blocks_free, 6);
-    kv.send(Release(vec![leases[0].seq])).await.unwrap();
+    let seq = reserved.leases[0].seq;
+    kv.send(Book(vec![BookEntry::Retire { seq }]))
+        .await
+        .unwrap();
     assert_eq!(published.kv().blocks_free, 10);
+    assert_eq!(
+        published.kv().sequences_free,
+        7,
+        "not before its cells are gone"
+    );
+    kv.send(Book(vec![BookEntry::Reusable { seq }]))
+        .await
+        .unwrap();
+    assert_eq!(published.kv().sequences_free, 8);
+}
+
+fn query(prompt: &Arc<[TokenId]>, cacheable: bool) -> Query {
+    Query {
+        tokens: Arc::clone(prompt),
+        cacheable,
+    }
 }
 
 #[actix::test]
-async fn prefix_cache_that_is_off_has_nothing_and_counts_what_it_was_asked() {
-    let (scheduler, matched) = recorder();
+async fn prefix_cache_locks_what_it_finds_and_gives_up_what_is_not_locked() {
+    let (inserted, insertions) = recorder();
+    let (matched, matches) = recorder();
+    let (evicted, evictions) = recorder();
     let published = Arc::new(Published::default());
     let cache = PrefixCache {
-        index: Box::new(NoPrefixCache),
-        scheduler,
+        tree: PrefixTree::new(EvictionOrder::Lru),
+        inserted,
+        matched,
+        evicted,
         published: Arc::clone(&published),
+        check_invariants: true,
     }
     .start();
-    let prompt: Arc<[TokenId]> = vec![TokenId(1); 7].into();
-    cache
-        .send(MatchPrefix(vec![Arc::clone(&prompt), prompt]))
-        .await
-        .unwrap();
-    assert_eq!(next(&matched).await.0, [0, 0]);
-    assert_eq!(
-        published
-            .prefix_lookup_tokens
-            .load(std::sync::atomic::Ordering::Relaxed),
-        14
-    );
+    let prompt: Arc<[TokenId]> = (0..40).map(TokenId).collect();
+    let computed = Insertion {
+        seq: SeqId(3),
+        tokens: Arc::clone(&prompt),
+        len: 32,
+        computed: 40,
+        lock: None,
+        leaves: true,
+    };
+    cache.send(Insert(vec![computed])).await.unwrap();
+    assert!(next(&insertions).await.0[0].owner);
+    let queries = vec![query(&prompt, true), query(&prompt, false)];
+    cache.send(MatchPrefix(queries)).await.unwrap();
+    let PrefixMatched(hits) = next(&matches).await;
+    let hit = hits[0].unwrap();
+    assert_eq!((hit.tokens, hit.seq, hits[1]), (32, SeqId(3), None));
+    assert_eq!(published.prefixes().hit_tokens, 32);
+    let all = || Evict {
+        blocks: 9,
+        sequences: 0,
+        held: vec![],
+    };
+    cache.send(EvictPrefixes(all())).await.unwrap();
+    assert!(next(&evictions).await.0.evicted.is_empty(), "it is in use");
+    cache.send(Unlock(vec![hit.node])).await.unwrap();
+    cache.send(EvictPrefixes(all())).await.unwrap();
+    assert_eq!(next(&evictions).await.0.evicted[0].seq, SeqId(3));
 }
 
 #[actix::test]
@@ -249,15 +305,9 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
 #[actix::test]
 async fn model_runner_answers_a_step_with_its_results_and_its_buffers() {
     let (scheduler, done) = recorder();
-    let config = Config::load(None, [], &Flags::default()).unwrap().fake;
-    let backend = FakeBackend::new(
-        cadenced::model::fake::FakeConfig {
-            step_us: 0.0,
-            ..config
-        },
-        64,
-        256,
-    );
+    let mut config = Config::load(None, [], &Flags::default()).unwrap();
+    config.fake.step_us = 0.0;
+    let backend = FakeBackend::new(&config);
     let runner = ModelRunner::new(Box::new(backend), scheduler, Arc::default(), accounts()).start();
     let ((_, job), _receiver) = request(1, 4, 4);
     let row = RowPlan {
@@ -267,13 +317,13 @@ async fn model_runner_answers_a_step_with_its_results_and_its_buffers() {
         work: Work::Prefill {
             start: 0,
             len: 4,
-            last: true,
+            samples: Some(0),
         },
     };
     let step = StepBuffers {
         plan: StepPlan {
             id: StepId(7),
-            removals: vec![],
+            ops: vec![],
             rows: vec![row],
         },
         inputs: vec![RowInput {
@@ -298,18 +348,22 @@ struct SchedulerAlone {
     scheduler: actix::Addr<Scheduler>,
     takes: Heard<Take>,
     put_back: Heard<PutBack>,
+    inserts: Heard<Insert>,
     matches: Heard<MatchPrefix>,
-    reserves: Heard<Reserve>,
-    releases: Heard<Release>,
+    reserves: Heard<ReserveMemory>,
+    books: Heard<Book>,
     steps: Heard<RunStep>,
 }
 
 fn scheduler_alone() -> SchedulerAlone {
     let (take, takes) = recorder();
     let (put_back_to, put_back) = recorder();
-    let (prefixes, matches) = recorder();
+    let (insert, inserts) = recorder();
+    let (matches_to, matches) = recorder();
+    let (unlock, _) = recorder();
+    let (evict, _) = recorder();
     let (reserve, reserves) = recorder();
-    let (release, releases) = recorder();
+    let (book, books) = recorder();
     let (runner, steps) = recorder();
     let policy = Policy::Continuous {
         max_running: 2,
@@ -325,22 +379,27 @@ fn scheduler_alone() -> SchedulerAlone {
     let peers = Peers {
         take,
         put_back: put_back_to,
-        prefixes,
+        insert,
+        matches: matches_to,
+        unlock,
+        evict,
         reserve,
-        release,
+        book,
         runner,
         handoff: Arc::default(),
     };
     let published = Arc::new(Published::default());
+    let turn = Turn::new(logic, true);
     let scheduler =
-        Scheduler::new(logic, peers, Clock::start(), published, accounts(), true).start();
+        Scheduler::new(turn, peers, Clock::start(), published, accounts(), true).start();
     SchedulerAlone {
         scheduler,
         takes,
         put_back,
+        inserts,
         matches,
         reserves,
-        releases,
+        books,
         steps,
     }
 }
@@ -351,8 +410,8 @@ async fn scheduler_says_what_the_protocol_says() {
     let s = scheduler_alone();
     s.scheduler.send(WorkWaiting).await.unwrap();
     assert_eq!(next(&s.takes).await.0.seats, 2);
-    let ((spec, job), mut receiver) = request(1, 4, 1);
-    let (second, _second_receiver) = request(2, 4, 1);
+    let ((spec, job), mut receiver) = request(1, 20, 1);
+    let (second, _second_receiver) = request(2, 30, 1);
     s.scheduler
         .send(Taken {
             requests: vec![(spec, job), second],
@@ -361,42 +420,66 @@ async fn scheduler_says_what_the_protocol_says() {
         .await
         .unwrap();
     assert_eq!(next(&s.matches).await.0.len(), 2);
-    s.scheduler.send(PrefixMatched(vec![0, 0])).await.unwrap();
-    assert_eq!(
-        next(&s.reserves).await.0,
-        [1, 1],
-        "prompt and max_tokens fit one block"
-    );
-    // The pool has room for one only.
     s.scheduler
-        .send(Granted(vec![Lease {
+        .send(PrefixMatched(vec![None, None]))
+        .await
+        .unwrap();
+    let ReserveMemory(reserve) = next(&s.reserves).await;
+    assert_eq!(reserve.demands.len(), 2);
+    assert_eq!(reserve.demands[0].total_max, 21, "prompt and max_tokens");
+    // The pool has room for one only, and the cache has nothing to give up.
+    let reserved = Reserved {
+        leases: vec![Lease {
             seq: SeqId(0),
+            shared_tokens: 0,
+            blocks: 2,
+        }],
+        short: Some(Shortfall {
             blocks: 1,
-        }]))
+            sequences: 0,
+            attainable: false,
+        }),
+        ..Reserved::default()
+    };
+    s.scheduler.send(Granted(reserved)).await.unwrap();
+    s.scheduler
+        .send(PrefixesEvicted(Given::default()))
         .await
         .unwrap();
     assert_eq!(next(&s.put_back).await.0[0].0.id, RequestId(2));
-    let RunStep(mut step) = next(&s.steps).await;
-    assert_eq!(step.plan.rows.len(), 1);
-    step.results = vec![RowResult::Sampled(TokenId(5))];
-    s.scheduler.send(StepDone(step)).await.unwrap();
-    // It has ended: its end reaches the client, its memory goes back in a step of its own.
+    for sampled in [None, None, Some(TokenId(5))] {
+        let RunStep(mut step) = next(&s.steps).await;
+        assert_eq!(step.plan.rows.len(), 1);
+        step.results = vec![sampled.map_or(RowResult::Advanced, RowResult::Sampled)];
+        s.scheduler.send(StepDone(step)).await.unwrap();
+        if sampled.is_none() && s.inserts.lock().unwrap().is_empty() {
+            continue;
+        }
+        // Its first block is computed: others can share it.
+        let Insert(insertions) = next(&s.inserts).await;
+        assert_eq!((insertions[0].len, insertions[0].seq), (16, SeqId(0)));
+        let answers = vec![Inserted {
+            owner: true,
+            ..Inserted::default()
+        }];
+        s.scheduler.send(PrefixInserted(answers)).await.unwrap();
+        if sampled.is_none() {
+            let ReserveMemory(told) = next(&s.reserves).await;
+            assert_eq!(told.growth[0].tokens, 16);
+            let grown = Reserved {
+                grown: 1,
+                ..Reserved::default()
+            };
+            s.scheduler.send(Granted(grown)).await.unwrap();
+        }
+    }
+    // It has ended: its end reaches the client, the cache keeps its block, the rest goes in a step of its own.
     let text = std::future::poll_fn(|cx| receiver.poll_recv(cx)).await;
     assert!(matches!(text, Some(Frame::Text(t)) if t == " w5"));
     let end = std::future::poll_fn(|cx| receiver.poll_recv(cx)).await;
     assert!(matches!(end, Some(Frame::Finished { .. })), "{end:?}");
-    let RunStep(mut step) = next(&s.steps).await;
-    assert_eq!(
-        (step.plan.removals.as_slice(), step.plan.rows.len()),
-        ([SeqId(0)].as_slice(), 0)
-    );
-    assert!(
-        s.releases.lock().unwrap().is_empty(),
-        "not before that step is done"
-    );
-    step.results.clear();
-    s.scheduler.send(StepDone(step)).await.unwrap();
-    assert_eq!(next(&s.releases).await.0, [SeqId(0)]);
-    // Memory is back: it asks for work again.
-    assert_eq!(next(&s.takes).await.0.seats, 2);
+    assert!(matches!(
+        next(&s.books).await.0[..],
+        [BookEntry::Cache { tokens: 16, .. }]
+    ));
 }

@@ -4,12 +4,12 @@ use std::hint::black_box;
 
 use cadenced::http::openai::{Chunk, ChunkWriter};
 use cadenced::ids::{SeqId, TokenId};
-use cadenced::logic::kv::KvPool;
+use cadenced::logic::kv::{Demand, KvPool, Reservation};
 use cadenced::logic::output::TextAssembler;
 use cadenced::logic::request::{Outcome, RequestSpec};
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
 use cadenced::logic::scheduler::step::{RowResult, StepPlan};
-use cadenced::logic::scheduler::{Scheduler, StepLimits};
+use cadenced::logic::scheduler::{Scheduler, Start, StepLimits};
 use cadenced::logic::time::Timestamp;
 use cadenced::model::sampling::{Sampler, SamplingParams};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -109,7 +109,7 @@ fn step(c: &mut Criterion) {
                 n_batch: 8192,
             },
         );
-        let mut pool = KvPool::new(running * 1024, running);
+        let mut pool = KvPool::unified(running * 1024, running, Reservation::Request);
         for id in 0..running {
             let spec = RequestSpec {
                 id: cadenced::ids::RequestId(id.into()),
@@ -117,10 +117,23 @@ fn step(c: &mut Criterion) {
                 deadline: Timestamp::NEVER,
                 prompt_tokens: 8,
                 max_tokens: u32::MAX - 8,
+                preempted: false,
             };
-            let lease = pool.reserve(1).expect("a lease");
+            let lease = pool
+                .admit(&Demand {
+                    prefix: None,
+                    prompt_tokens: spec.prompt_tokens,
+                    total_max: 16,
+                })
+                .expect("there is room");
             assert_eq!(lease.seq, SeqId(id));
-            scheduler.admit(spec, lease, 0, ());
+            let start = Start {
+                lease,
+                cached: 0,
+                lock: None,
+                generated: 0,
+            };
+            scheduler.admit(spec, start, ());
         }
         let (mut plan, mut results, mut left) = (StepPlan::default(), Vec::new(), Vec::new());
         group.bench_function(BenchmarkId::from_parameter(running), |b| {

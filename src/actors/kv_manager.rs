@@ -9,7 +9,7 @@ use std::sync::Arc;
 use actix::{Actor, Context, Handler, Recipient};
 
 use crate::logic::kv::KvPool;
-use crate::messages::{Granted, Release, Reserve};
+use crate::messages::{Book, Granted, ReserveMemory};
 use crate::telemetry::published::Published;
 
 /// See the module's text.
@@ -37,28 +37,23 @@ impl Actor for KvManager {
     }
 }
 
-impl Handler<Reserve> for KvManager {
+impl Handler<ReserveMemory> for KvManager {
     type Result = ();
 
-    fn handle(&mut self, Reserve(demands): Reserve, _: &mut Self::Context) {
-        // In order, and no further than the first that does not fit: a small request does not pass a large
-        // one for ever.
-        let leases = demands
-            .into_iter()
-            .map_while(|blocks| self.pool.reserve(blocks))
-            .collect();
+    fn handle(&mut self, ReserveMemory(reserve): ReserveMemory, _: &mut Self::Context) {
+        let reserved = reserve.from(&mut self.pool);
         self.changed();
-        self.scheduler.do_send(Granted(leases));
+        self.scheduler.do_send(Granted(reserved));
     }
 }
 
-impl Handler<Release> for KvManager {
+impl Handler<Book> for KvManager {
     type Result = ();
 
-    fn handle(&mut self, Release(seqs): Release, _: &mut Self::Context) {
-        for seq in seqs {
-            let was_held = self.pool.release(seq);
-            debug_assert!(was_held, "{seq:?} released twice");
+    fn handle(&mut self, Book(entries): Book, _: &mut Self::Context) {
+        for entry in entries {
+            let agrees = entry.enter(&mut self.pool);
+            debug_assert!(agrees, "the books disagree with {entry:?}");
         }
         self.changed();
     }

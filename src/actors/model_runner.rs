@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use actix::{Actor, AsyncContext, Context, Handler, Recipient};
 
 use super::handoff::Handoff;
-use crate::logic::scheduler::step::Work;
+use crate::logic::scheduler::step::{MemoryOp, Work};
 use crate::messages::{RunStep, StepBuffers, StepDone};
 use crate::model::sampling::Sampler;
 use crate::model::step::{SampledRow, run_rows};
@@ -48,9 +48,16 @@ impl ModelRunner {
     }
 
     fn compute(&mut self, step: &mut StepBuffers) {
-        for seq in &step.plan.removals {
-            // Removing a whole sequence is something every model can do.
-            self.backend.remove(*seq, 0);
+        for op in &step.plan.ops {
+            match *op {
+                MemoryOp::Copy { from, to, tokens } => self.backend.copy(from, to, tokens),
+                // The whole of a sequence can always be removed, and a part only where the model was found
+                // able to.
+                MemoryOp::Remove { seq, from } => {
+                    let removed = self.backend.remove(seq, from);
+                    debug_assert!(removed, "{seq:?} from {from}");
+                }
+            }
         }
         let rows: Vec<SampledRow<'_>> = step
             .plan

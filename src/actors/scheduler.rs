@@ -1,8 +1,8 @@
 //! Scheduler: owns what runs.
 //!
 //! Owns each request from [`Taken`] until its outcome. It is driven by [`StepDone`], by [`WorkWaiting`] while
-//! it idles, and by [`Cancel`]; it never sends itself a message. One turn is: sweep what has ended → take what
-//! fits → match prefixes → reserve memory → plan → run; each arrow that leaves this actor is one message,
+//! it idles, and by [`Cancel`]; it never sends itself a message. What happens in a turn is decided by
+//! [`Turn`]; this actor turns its questions into messages to the peers that can answer, each one message
 //! whatever the number of sequences. Handlers take microseconds. Runs on the engine arbiter, which it shares
 //! only with the actors that answer it.
 
@@ -14,15 +14,15 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 use super::handoff::Handoff;
 use crate::clock::Clock;
 use crate::job::Job;
-use crate::logic::kv::blocks_for;
 use crate::logic::request::Outcome;
 use crate::logic::scheduler::invariants::assert_plan;
 use crate::logic::scheduler::step::{RowResult, Work};
-use crate::logic::scheduler::{Scheduler as Logic, Sequence};
 use crate::logic::time::Timestamp;
+use crate::logic::turn::{Ask, Payload, Turn};
 use crate::messages::{
-    Cancel, Granted, MatchPrefix, Owned, PrefixMatched, PutBack, Release, Reserve, RowInput,
-    RunStep, StepBuffers, StepDone, Take, Taken, WorkWaiting,
+    Book, Cancel, EvictPrefixes, Granted, Insert, MatchPrefix, PrefixInserted, PrefixMatched,
+    PrefixesEvicted, PutBack, ReserveMemory, RowInput, RunStep, StepBuffers, StepDone, Take, Taken,
+    Unlock, WorkWaiting,
 };
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::published::{Pace, Published};
@@ -31,40 +31,28 @@ use crate::telemetry::published::{Pace, Published};
 pub struct Peers {
     pub take: Recipient<Take>,
     pub put_back: Recipient<PutBack>,
-    pub prefixes: Recipient<MatchPrefix>,
-    pub reserve: Recipient<Reserve>,
-    pub release: Recipient<Release>,
+    pub insert: Recipient<Insert>,
+    pub matches: Recipient<MatchPrefix>,
+    pub unlock: Recipient<Unlock>,
+    pub evict: Recipient<EvictPrefixes>,
+    pub reserve: Recipient<ReserveMemory>,
+    pub book: Recipient<Book>,
     pub runner: Recipient<RunStep>,
     /// Tells the runner that its step is answered.
     pub handoff: Arc<Handoff>,
 }
 
-/// What the turn waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    Idle,
-    Taking,
-    Matching,
-    Reserving,
-    Computing,
-}
-
 /// See the module's text.
 pub struct Scheduler {
-    logic: Logic<Job>,
+    turn: Turn<Job>,
     peers: Peers,
     clock: Clock,
     published: Arc<Published>,
     accounts: Arc<Accounts>,
     check_invariants: bool,
-    phase: Phase,
-    /// Requests taken and not yet granted memory, with what is cached of each.
-    candidates: Vec<Owned>,
-    cached: Vec<u32>,
-    /// The pool was short at the last reservation and nothing has come back since.
-    starved: bool,
+    /// Neither a turn nor a step is under way.
+    idle: bool,
     buffers: Option<Box<StepBuffers>>,
-    left: Vec<(Sequence<Job>, Outcome)>,
     alarm: Option<SpawnHandle>,
     back_to_back: bool,
     pace: Pace,
@@ -74,7 +62,7 @@ impl Scheduler {
     /// An idle scheduler.
     #[must_use]
     pub fn new(
-        logic: Logic<Job>,
+        turn: Turn<Job>,
         peers: Peers,
         clock: Clock,
         published: Arc<Published>,
@@ -82,18 +70,14 @@ impl Scheduler {
         check_invariants: bool,
     ) -> Self {
         Self {
-            logic,
+            turn,
             peers,
             clock,
             published,
             accounts,
             check_invariants,
-            phase: Phase::Idle,
-            candidates: Vec::new(),
-            cached: Vec::new(),
-            starved: false,
+            idle: true,
             buffers: Some(Box::default()),
-            left: Vec::new(),
             alarm: None,
             back_to_back: false,
             pace: Pace::default(),
@@ -101,65 +85,86 @@ impl Scheduler {
     }
 
     /// Begins a turn.
-    fn turn(&mut self) {
-        self.sweep();
-        match self.logic.take_rule().filter(|_| !self.starved) {
-            Some(rule) => {
-                self.phase = Phase::Taking;
-                self.peers.take.do_send(Take(rule));
-            }
-            None => self.step(),
+    fn begin(&mut self) {
+        self.idle = false;
+        let token_time_us = self.published.step_ms().unwrap_or(0.0) * 1e3;
+        let ask = self.turn.begin(self.clock.now(), token_time_us);
+        self.pose(ask);
+    }
+
+    /// Carries out what the turn has left to be done, and asks what it asks.
+    fn pose(&mut self, ask: Ask) {
+        self.carry_out();
+        match ask {
+            Ask::Insert(insertions) => self.peers.insert.do_send(Insert(insertions)),
+            Ask::Take(rule) => self.peers.take.do_send(Take(rule)),
+            Ask::Match(queries) => self.peers.matches.do_send(MatchPrefix(queries)),
+            Ask::Reserve(reserve) => self.peers.reserve.do_send(ReserveMemory(reserve)),
+            Ask::Evict(want) => self.peers.evict.do_send(EvictPrefixes(want)),
+            Ask::Run => self.step(),
         }
     }
 
-    /// Lets what has ended go.
-    fn sweep(&mut self) {
+    fn carry_out(&mut self) {
+        let effects = &mut self.turn.effects;
         let now = self.clock.now();
-        self.logic.sweep(&mut self.left);
-        for (s, outcome) in self.left.drain(..) {
+        for (s, outcome) in effects.ended.drain(..) {
             s.payload.end(&s.spec, s.num_generated, outcome, now);
         }
-        self.publish();
+        for (spec, job) in effects.abandoned.drain(..) {
+            let generated = job.generated();
+            job.end(&spec, generated, Outcome::Cancelled, now);
+        }
+        if !effects.put_back.is_empty() {
+            let back = std::mem::take(&mut effects.put_back);
+            self.peers.put_back.do_send(PutBack(back));
+        }
+        if !effects.unlock.is_empty() {
+            let nodes = std::mem::take(&mut effects.unlock);
+            self.peers.unlock.do_send(Unlock(nodes));
+        }
+        if !effects.books.is_empty() {
+            let entries = std::mem::take(&mut effects.books);
+            self.peers.book.do_send(Book(entries));
+        }
+        let preempted = std::mem::take(&mut effects.preempted);
+        self.published.preemptions.fetch_add(preempted, Relaxed);
+        let scheduler = self.turn.scheduler();
+        let running = scheduler.running().len() + self.turn.deferred();
+        self.published.running.store(running, Relaxed);
+        self.published
+            .running_tokens
+            .store(scheduler.tokens_remaining(), Relaxed);
     }
 
     /// Plans and sends the next step, or goes idle.
     fn step(&mut self) {
         let mut step = self.buffers.take().unwrap_or_default();
-        let done = self.logic.last_step();
-        self.logic.plan(&mut step.plan);
+        let done = self.turn.scheduler().last_step();
+        self.turn.plan(&mut step.plan);
         if step.plan.is_empty() {
             self.buffers = Some(step);
-            self.phase = Phase::Idle;
+            self.idle = true;
             self.back_to_back = false;
             self.peers.handoff.answer(done);
             return;
         }
         if self.check_invariants {
-            assert_plan(&self.logic, &step.plan);
+            assert_plan(self.turn.scheduler(), &step.plan);
         }
         step.inputs.clear();
         for row in &step.plan.rows {
-            let job = &self.logic.running()[row.index].payload;
+            let job = &self.turn.scheduler().running()[row.index].payload;
             let prefills = matches!(row.work, Work::Prefill { .. });
             step.inputs.push(RowInput {
-                prompt: prefills.then(|| Arc::clone(&job.prompt)),
+                prompt: prefills.then(|| job.context()),
                 sampling: job.sampling,
             });
         }
         step.back_to_back = std::mem::replace(&mut self.back_to_back, true);
-        self.phase = Phase::Computing;
         self.published.step_started(self.clock.now());
         self.peers.runner.do_send(RunStep(step));
         self.peers.handoff.answer(done);
-    }
-
-    fn publish(&self) {
-        self.published
-            .running
-            .store(self.logic.running().len(), Relaxed);
-        self.published
-            .running_tokens
-            .store(self.logic.tokens_remaining(), Relaxed);
     }
 
     /// Wakes an idle scheduler at `at`.
@@ -171,8 +176,8 @@ impl Scheduler {
             // Rounded up to tokio's grain, so that it never wakes just before.
             let wait = at.since(self.clock.now()) + std::time::Duration::from_millis(1);
             ctx.run_later(wait, |scheduler, _| {
-                if scheduler.phase == Phase::Idle {
-                    scheduler.turn();
+                if scheduler.idle {
+                    scheduler.begin();
                 }
             })
         });
@@ -187,9 +192,18 @@ impl Handler<WorkWaiting> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, _: WorkWaiting, _: &mut Self::Context) {
-        if self.phase == Phase::Idle {
-            self.turn();
+        if self.idle {
+            self.begin();
         }
+    }
+}
+
+impl Handler<PrefixInserted> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, PrefixInserted(answers): PrefixInserted, _: &mut Self::Context) {
+        let ask = self.turn.inserted(&answers);
+        self.pose(ask);
     }
 }
 
@@ -198,61 +212,35 @@ impl Handler<Taken> for Scheduler {
 
     fn handle(&mut self, taken: Taken, ctx: &mut Self::Context) {
         self.set_alarm(taken.ask_again, ctx);
-        self.candidates = taken.requests;
-        if self.candidates.is_empty() {
-            self.step();
-            return;
-        }
-        self.phase = Phase::Matching;
-        let prompts = self
-            .candidates
-            .iter()
-            .map(|(_, job)| Arc::clone(&job.prompt))
-            .collect();
-        self.peers.prefixes.do_send(MatchPrefix(prompts));
+        let ask = self.turn.taken(taken.requests);
+        self.pose(ask);
     }
 }
 
 impl Handler<PrefixMatched> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, PrefixMatched(cached): PrefixMatched, _: &mut Self::Context) {
-        self.phase = Phase::Reserving;
-        self.cached = cached;
-        let demands = self
-            .candidates
-            .iter()
-            .map(|(spec, _)| blocks_for(spec.cells_max()))
-            .collect();
-        self.peers.reserve.do_send(Reserve(demands));
+    fn handle(&mut self, PrefixMatched(hits): PrefixMatched, _: &mut Self::Context) {
+        let ask = self.turn.matched(&hits);
+        self.pose(ask);
     }
 }
 
 impl Handler<Granted> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, Granted(leases): Granted, _: &mut Self::Context) {
-        let short = self.candidates.split_off(leases.len());
-        for (((spec, mut job), lease), cached) in self
-            .candidates
-            .drain(..)
-            .zip(leases)
-            .zip(self.cached.drain(..))
-        {
-            let abandoned = job.is_abandoned();
-            job.cached_tokens = cached;
-            self.logic.admit(spec, lease, cached, job);
-            if abandoned {
-                // Its client left while this turn was under way.
-                self.logic.end(spec.id, Outcome::Cancelled);
-            }
-        }
-        if !short.is_empty() {
-            self.starved = true;
-            self.peers.put_back.do_send(PutBack(short));
-        }
-        self.sweep();
-        self.step();
+    fn handle(&mut self, Granted(reserved): Granted, _: &mut Self::Context) {
+        let ask = self.turn.reserved(&reserved);
+        self.pose(ask);
+    }
+}
+
+impl Handler<PrefixesEvicted> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, PrefixesEvicted(given): PrefixesEvicted, _: &mut Self::Context) {
+        let ask = self.turn.evicted(&given);
+        self.pose(ask);
     }
 }
 
@@ -261,7 +249,7 @@ impl Handler<StepDone> for Scheduler {
 
     fn handle(&mut self, StepDone(step): StepDone, _: &mut Self::Context) {
         let now = self.clock.now();
-        let completed = self.logic.complete(&step.plan, &step.results, |s, token| {
+        let completed = self.turn.complete(&step.plan, &step.results, |s, token| {
             s.payload.deliver(token, now)
         });
         if completed.is_err() {
@@ -289,14 +277,8 @@ impl Handler<StepDone> for Scheduler {
             step.model_time.as_secs_f64(),
             sampled as u32,
         );
-        if !step.plan.removals.is_empty() {
-            self.starved = false;
-            self.peers
-                .release
-                .do_send(Release(step.plan.removals.clone()));
-        }
         self.buffers = Some(step);
-        self.turn();
+        self.begin();
     }
 }
 
@@ -305,6 +287,6 @@ impl Handler<Cancel> for Scheduler {
 
     fn handle(&mut self, Cancel(id): Cancel, _: &mut Self::Context) {
         // Whatever runs is part of a turn under way, which sweeps it out when its step is done.
-        self.logic.end(id, Outcome::Cancelled);
+        self.turn.cancel(id);
     }
 }

@@ -1,7 +1,9 @@
 //! What a configuration must satisfy beyond its types: each rule names its key, and plans that can't work are
 //! refused before anything is started.
 
-use super::{Backend, Config, ConfigError, FlashAttention, KvType, PolicyName};
+use super::{
+    Backend, Config, ConfigError, FlashAttention, KvLayout, KvType, PolicyName, ReservationName,
+};
 use crate::logic::kv::BLOCK_TOKENS;
 
 /// llama.cpp's own bound (`LLAMA_MAX_SEQ`).
@@ -51,13 +53,16 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
             c.runner.n_ubatch, c.runner.n_batch
         ),
     )?;
+    let cells = c.kv.cells.or(256);
     rule(
-        c.kv.cells >= BLOCK_TOKENS && c.kv.cells.is_multiple_of(256),
+        cells >= BLOCK_TOKENS && cells.is_multiple_of(256),
         "kv.cells",
-        format!(
-            "{} is not a positive multiple of 256, which is llama.cpp's grain",
-            c.kv.cells
-        ),
+        format!("{cells} is not a positive multiple of 256, which is llama.cpp's grain"),
+    )?;
+    rule(
+        c.kv.utilisation > 0.0 && c.kv.utilisation <= 1.0,
+        "kv.utilisation",
+        format!("{} is not above 0 and at most 1", c.kv.utilisation),
     )?;
     rule(
         c.runner.flash_attention != FlashAttention::Off
@@ -65,7 +70,28 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         "kv.type_v",
         "a quantised V cache needs runner.flash_attention".into(),
     )?;
+    rule(
+        (0.0..=0.5).contains(&c.kv.watermark),
+        "kv.watermark",
+        format!("{} is not between 0 and 0.5", c.kv.watermark),
+    )?;
+    rule(
+        !c.may_reuse()
+            || c.kv.layout.resolved() == KvLayout::Streams
+            || c.kv.reservation != ReservationName::Contiguous,
+        "prefix.reuse",
+        "needs kv.reservation = \"paged\" or \"request\": contiguous memory can't be shared".into(),
+    )?;
     scheduler(c, rule)?;
+    let slab = c.kv.cells.or(u32::MAX) / c.sequences();
+    rule(
+        c.kv.layout.resolved() == KvLayout::Unified || slab >= 256,
+        "kv.cells",
+        format!(
+            "{cells} cells in {} streams are {slab} tokens for each, less than 256",
+            c.sequences()
+        ),
+    )?;
     at_least_1("limits.requests", c.limits.requests as u64)?;
     at_least_1("limits.tokens", c.limits.tokens)?;
     at_least_1("limits.request_bytes", c.limits.request_bytes as u64)?;

@@ -32,7 +32,7 @@ pub async fn ready(state: Data<AppState>) -> HttpResponse {
 /// The daemon's state as JSON.
 pub async fn stats(state: Data<AppState>) -> HttpResponse {
     let p = &state.shared.published;
-    let kv = p.kv();
+    let (kv, prefixes) = (p.kv(), p.prefixes());
     let held = state.capacity.held();
     let ended: serde_json::Map<String, serde_json::Value> = Outcome::ALL
         .iter()
@@ -40,7 +40,7 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
         .collect();
     let served = state.served.get();
     HttpResponse::Ok().json(json!({
-        "rung": state.config.policy().rung(),
+        "rung": state.config.rung(),
         "backend": state.config.model.backend,
         "model": served.map(|s| &s.name),
         "context": served.map(|s| s.front.context),
@@ -53,13 +53,24 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
         "kv": {
             "blocks_total": kv.blocks_total,
             "blocks_free": kv.blocks_free,
+            "blocks_cached": kv.blocks_cached,
             "block_tokens": crate::logic::kv::BLOCK_TOKENS,
+            "fragmentation": kv.fragmentation(),
+            "copies": kv.copies,
+            "preemptions": p.preemptions.load(Relaxed),
+            "plan": served.and_then(|s| s.kv_plan),
         },
-        "sequences": { "total": kv.sequences_total, "free": kv.sequences_free },
+        "sequences": {
+            "total": kv.sequences_total,
+            "free": kv.sequences_free,
+            "cached": kv.sequences_cached,
+        },
         "prefix": {
-            "lookup_tokens": p.prefix_lookup_tokens.load(Relaxed),
-            "hit_tokens": p.prefix_hit_tokens.load(Relaxed),
-            "blocks_held": p.prefix_blocks.load(Relaxed),
+            "lookup_tokens": prefixes.lookup_tokens,
+            "hit_tokens": prefixes.hit_tokens,
+            "tokens": prefixes.tokens_held,
+            "nodes": prefixes.nodes,
+            "evictions": prefixes.evictions,
         },
         "engine": {
             "steps": p.steps.load(Relaxed),

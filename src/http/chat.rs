@@ -80,8 +80,11 @@ async fn accept(
             model: model.clone(),
         });
     }
-    let prompt = encode(&served.front, &chat, body.len()).await?;
+    let mut prompt = encode(&served.front, &chat, body.len()).await?;
     drop(body);
+    if let Some(transcripts) = &served.front.transcripts {
+        prompt = transcripts.recall(prompt, &served.front.vocab);
+    }
     let context = served.front.context as usize;
     if prompt.is_empty() || prompt.len() >= context {
         // One token of the context is the reply's.
@@ -98,6 +101,7 @@ async fn accept(
         deadline: deadline(arrival, &chat.slo),
         prompt_tokens,
         max_tokens: chat.max_tokens.min(served.front.context - prompt_tokens),
+        preempted: false,
     };
     // A reply that is sent whole is read by this server: how slowly is no fault of its client.
     let unread_bytes = if chat.stream {
@@ -119,7 +123,10 @@ async fn accept(
         reply: sender,
         ticket,
         vocab: Arc::clone(&served.front.vocab),
-        cached_tokens: 0,
+        generated: Vec::new(),
+        cacheable: true,
+        transcripts: served.front.transcripts.clone(),
+        cached_tokens: None,
         first_token_at: None,
     };
     match served.engine.submit.send(Submit(spec, job)).await {

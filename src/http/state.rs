@@ -9,6 +9,7 @@ use crate::ids::RequestId;
 use crate::lifecycle::Lifecycle;
 use crate::logic::admission::RetryAfter;
 use crate::logic::capacity::Capacity;
+use crate::logic::kv::sizing::Plan;
 use crate::model::ModelFront;
 use crate::system::{Engine, Shared};
 
@@ -20,6 +21,8 @@ pub struct Served {
     pub name: String,
     /// Unix time at which it was loaded.
     pub created: u64,
+    /// What `kv.cells = "auto"` came to; `None` if they were given.
+    pub kv_plan: Option<Plan>,
 }
 
 /// See the module's text.

@@ -11,4 +11,5 @@ pub mod prefix;
 pub mod request;
 pub mod scheduler;
 pub mod time;
+pub mod turn;
 pub mod wait_queue;

@@ -16,6 +16,8 @@ pub struct RequestSpec {
     pub prompt_tokens: u32,
     /// Upper bound of the reply, at least 1; what it really takes is not known to anybody yet.
     pub max_tokens: u32,
+    /// It ran already and yielded its memory: it goes before those of its class that have not run.
+    pub preempted: bool,
 }
 
 impl RequestSpec {

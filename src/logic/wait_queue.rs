@@ -38,8 +38,8 @@ pub struct FillRule {
     pub timeout: Duration,
 }
 
-/// Position in the queue: (deadline or zero, arrival, id); the id makes it unique.
-type Key = (Timestamp, Timestamp, RequestId);
+/// Position in the queue: (not preempted, deadline or zero, arrival, id); the id makes it unique.
+type Key = (bool, Timestamp, Timestamp, RequestId);
 
 /// See the module's text. `P` is what travels with the request.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl<P> WaitQueue<P> {
             QueueOrder::Arrival => Timestamp(0),
             QueueOrder::Deadline => spec.deadline,
         };
-        (class, spec.arrival, spec.id)
+        (!spec.preempted, class, spec.arrival, spec.id)
     }
 
     /// Puts a request in.
@@ -85,8 +85,9 @@ impl<P> WaitQueue<P> {
         Ok(())
     }
 
-    /// Returns a request that was taken and could not start. It keeps its place, and is exempt from the
-    /// capacity: it was admitted once, and that is not taken back.
+    /// Returns a request that was taken and could not start, or that ran and was preempted. It keeps its place
+    /// (a preempted one at the head), and is exempt from the capacity: it was admitted once, and that is not
+    /// taken back.
     pub fn put_back(&mut self, spec: RequestSpec, payload: P) {
         let key = self.key(&spec);
         self.keys.insert(spec.id, key);
@@ -173,6 +174,7 @@ mod tests {
             deadline: Timestamp(deadline),
             prompt_tokens: 1,
             max_tokens: 1 + (id % 3) as u32,
+            preempted: false,
         }
     }
 
@@ -183,6 +185,18 @@ mod tests {
         assert_eq!(q.push(spec(2, 2, 9), "b"), Err("b"));
         q.put_back(spec(0, 0, 9), "returned");
         assert_eq!(q.pop().map(|(_, p)| p), Some("returned"));
+    }
+
+    #[test]
+    fn who_was_preempted_goes_first_whatever_the_deadlines() {
+        let mut q = WaitQueue::new(QueueOrder::Deadline, 9);
+        q.push(spec(1, 1, 5), ()).unwrap();
+        let preempted = RequestSpec {
+            preempted: true,
+            ..spec(2, 2, 9)
+        };
+        q.put_back(preempted, ());
+        assert_eq!(q.pop().map(|(s, ())| s.id), Some(RequestId(2)));
     }
 
     #[test]

@@ -11,11 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use super::vocab::{Vocab, VocabBuilder};
 use super::{BatchRow, DecodeCode, EffectiveSettings, ModelBackend, PromptEncoder};
+use crate::config::Config;
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
 
 /// Words that the fake says; ids below this are the reply's, ids from here on are the prompt's.
 const VOCAB: i32 = 1024;
+/// Of its cells, for `kv.cells = "auto"`: as many as a small real model's.
+pub const BYTES_PER_TOKEN: u64 = 16 << 10;
+/// The longest context that it was never trained on.
+pub const CONTEXT: u32 = 8192;
 /// Ends a reply.
 const EOG: TokenId = TokenId(0);
 /// Stands in a prompt for the fault marker.
@@ -94,18 +99,20 @@ pub struct FakeBackend {
 }
 
 impl FakeBackend {
-    /// A fake with `kv_cells` cells; it does not enforce them, the pool does.
+    /// A fake as `config` has it. It does not count its cells: the pool does.
     #[must_use]
-    pub fn new(config: FakeConfig, n_batch: u32, kv_cells: u32) -> Self {
+    pub fn new(config: &Config) -> Self {
         let effective = EffectiveSettings {
-            n_batch,
-            n_ubatch: n_batch,
-            kv_cells,
+            n_batch: config.runner.n_batch,
+            n_ubatch: config.runner.n_ubatch,
+            kv_cells: config.cells(),
+            kv_layout: format!("{:?}", config.kv.layout.resolved()).to_lowercase(),
             partial_removal: true,
+            prefix_reuse: config.may_reuse(),
             ..EffectiveSettings::default()
         };
         Self {
-            config,
+            config: config.fake.clone(),
             effective,
             cells: BTreeMap::new(),
             logits: Vec::new(),
@@ -197,6 +204,15 @@ impl ModelBackend for FakeBackend {
             self.cells.insert(seq, kept);
         }
         true
+    }
+
+    fn copy(&mut self, from: SeqId, to: SeqId, tokens: u32) {
+        let mut copy = Cells::default();
+        if let Some(cells) = self.cells.get(&from) {
+            let kept = cells.tokens.iter().take(tokens as usize);
+            kept.for_each(|t| copy.push(*t));
+        }
+        self.cells.insert(to, copy);
     }
 
     fn take_delay(&mut self) -> Duration {

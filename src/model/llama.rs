@@ -23,7 +23,7 @@ use super::chat_template::{ChatTemplate, TemplateError};
 use super::llama_log;
 use super::vocab::{Vocab, VocabBuilder};
 use super::{BatchRow, DecodeCode, EffectiveSettings, ModelBackend, PromptEncoder};
-use crate::config::{FlashAttention, KvConfig, KvType, ModelConfig, RunnerConfig};
+use crate::config::{AutoOr, Config, FlashAttention, KvLayout, KvType, ModelConfig, Reuse};
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
 
@@ -125,6 +125,34 @@ impl LoadedModel {
             template,
             n_ctx_train: model.n_ctx_train(),
         })
+    }
+
+    /// Bytes that a token takes in the pool, asked of llama.cpp by making a small one.
+    ///
+    /// # Errors
+    /// When not even that can be made.
+    pub fn kv_bytes_per_token(&self, config: &Config) -> Result<u64, ModelError> {
+        const CELLS: u32 = 256;
+        let mut small = config.clone();
+        small.kv.cells = AutoOr::Count(CELLS);
+        small.kv.layout = KvLayout::Unified;
+        let backend = LlamaBackend::new(self, &small)?;
+        Ok(backend.effective.kv_bytes.div_ceil(u64::from(CELLS)))
+    }
+
+    /// Bytes that are left where the pool will be: on the GPU that the layers go to, else in this machine.
+    #[must_use]
+    pub fn memory_available(config: &ModelConfig) -> u64 {
+        use llama_cpp_2::LlamaBackendDeviceType::{Gpu, IntegratedGpu};
+        let devices = llama_cpp_2::list_llama_ggml_backend_devices();
+        let gpus = devices
+            .iter()
+            .filter(|d| config.gpu_layers > 0 && matches!(d.device_type, Gpu | IntegratedGpu));
+        let on_gpus: usize = gpus.map(|d| d.memory_free).sum();
+        match on_gpus as u64 {
+            0 => super::memory::available().unwrap_or(0),
+            bytes => bytes,
+        }
     }
 
     fn tokenize(&self, text: &str, parse_special: bool, out: &mut Vec<TokenId>) {
@@ -235,17 +263,13 @@ impl LlamaBackend {
     ///
     /// # Errors
     /// When an explicit setting can't be honoured, or memory is short.
-    pub fn new(
-        loaded: &LoadedModel,
-        runner: &RunnerConfig,
-        kv: &KvConfig,
-        sequences: u32,
-    ) -> Result<Self, ModelError> {
+    pub fn new(loaded: &LoadedModel, config: &Config) -> Result<Self, ModelError> {
+        let (runner, kv, sequences) = (&config.runner, &config.kv, config.sequences());
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let threads = runner.threads.or(cores) as i32;
         let threads_batch = runner.threads_batch.or(cores) as i32;
         let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(kv.cells))
+            .with_n_ctx(NonZeroU32::new(config.cells()))
             .with_n_batch(runner.n_batch)
             .with_n_ubatch(runner.n_ubatch)
             .with_n_seq_max(sequences)
@@ -253,7 +277,7 @@ impl LlamaBackend {
             .with_n_threads_batch(threads_batch)
             .with_type_k(kv_type(kv.type_k))
             .with_type_v(kv_type(kv.type_v))
-            .with_kv_unified(true)
+            .with_kv_unified(kv.layout.resolved() == KvLayout::Unified)
             .with_no_perf(true)
             .with_flash_attention_policy(match runner.flash_attention {
                 // llama.cpp's own "enabled" moves the operation to the CPU where a device lacks it, and says
@@ -279,11 +303,11 @@ impl LlamaBackend {
                 "runner.flash_attention: this model and device can't honour \"on\"".into(),
             ));
         }
-        if context.n_ctx() < kv.cells {
+        if context.n_ctx() < config.cells() {
             return Err(ModelError(format!(
                 "kv.cells: llama.cpp made {} of {}",
                 context.n_ctx(),
-                kv.cells
+                config.cells()
             )));
         }
         let effective = EffectiveSettings {
@@ -296,7 +320,9 @@ impl LlamaBackend {
             kv_type_k: format!("{:?}", kv.type_k).to_lowercase(),
             kv_type_v: format!("{:?}", kv.type_v).to_lowercase(),
             flash_attention,
+            kv_layout: format!("{:?}", kv.layout.resolved()).to_lowercase(),
             partial_removal: false,
+            prefix_reuse: false,
             model_bytes: loaded.model.size(),
             kv_bytes: log.kv_bytes,
             compute_bytes: log.compute_bytes,
@@ -309,12 +335,32 @@ impl LlamaBackend {
             effective,
         };
         backend.effective.partial_removal = backend.try_partial_removal(loaded);
+        let able = backend.effective.partial_removal;
+        match config.prefix.reuse {
+            Reuse::On if !able => {
+                return Err(ModelError(
+                    "prefix.reuse: this model can't forget a part of a sequence (a sliding window, or recurrent \
+                     layers), which sharing prefixes needs"
+                        .into(),
+                ));
+            }
+            Reuse::Auto if !able => tracing::warn!(
+                "prefixes are not shared: this model can't forget a part of a sequence (a sliding window, or \
+                 recurrent layers)"
+            ),
+            _ => {}
+        }
+        backend.effective.prefix_reuse = able && config.may_reuse();
         Ok(backend)
     }
 
     /// Asks the model by doing it: whether part of a sequence can be removed.
     fn try_partial_removal(&mut self, loaded: &LoadedModel) -> bool {
-        if loaded.model.is_recurrent() || loaded.model.is_hybrid() {
+        // Of a sliding window's cells those behind it are overwritten, and llama.cpp removes parts all the same.
+        if loaded.model.is_recurrent()
+            || loaded.model.is_hybrid()
+            || has_sliding_window(loaded.model)
+        {
             return false;
         }
         let token = loaded.vocab.bos().unwrap_or(TokenId(0));
@@ -364,9 +410,32 @@ impl ModelBackend for LlamaBackend {
             .is_ok()
     }
 
+    fn copy(&mut self, from: SeqId, to: SeqId, tokens: u32) {
+        let (source, copy) = (from.0 as i32, to.0 as i32);
+        // Positions are below 2^31, which is all that can fail here.
+        let copied = if self.effective.kv_layout == "unified" {
+            self.context
+                .kv_cache_seq_cp(source, copy, None, Some(tokens))
+        } else {
+            // Between streams only the whole can be copied.
+            self.context.kv_cache_seq_cp(source, copy, None, None)
+        };
+        debug_assert!(copied.is_ok());
+        self.remove(to, tokens);
+    }
+
     fn effective(&self) -> EffectiveSettings {
         self.effective.clone()
     }
+}
+
+/// Whether the model attends to the last tokens only in some layers.
+fn has_sliding_window(model: &LlamaModel) -> bool {
+    let value = |key: &str| model.meta_val_str(key).ok();
+    value("general.architecture")
+        .and_then(|arch| value(&format!("{arch}.attention.sliding_window")))
+        .and_then(|tokens| tokens.parse::<u32>().ok())
+        .is_some_and(|tokens| tokens > 0)
 }
 
 fn kv_type(t: KvType) -> KvCacheType {

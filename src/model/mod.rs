@@ -7,9 +7,11 @@ pub mod chat_template;
 pub mod fake;
 pub mod llama;
 mod llama_log;
+pub mod memory;
 pub mod quantize;
 pub mod sampling;
 pub mod step;
+pub mod transcripts;
 pub mod vocab;
 
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
+use transcripts::Transcripts;
 use vocab::Vocab;
 
 /// One sequence's part of a batch: `tokens` at `position` and the ones after it.
@@ -47,6 +50,9 @@ pub trait ModelBackend {
     /// Removes the cells of `seq` from `position` on. False if the model can't remove a part of a sequence.
     fn remove(&mut self, seq: SeqId, position: u32) -> bool;
 
+    /// Gives `to`, which is empty, the first `tokens` tokens of `from`.
+    fn copy(&mut self, from: SeqId, to: SeqId, tokens: u32);
+
     /// Time that the last batch shall appear to have taken; the runner sleeps it on tokio's clock, which a
     /// test can pause. Only a simulated model has any.
     fn take_delay(&mut self) -> Duration {
@@ -70,8 +76,12 @@ pub struct EffectiveSettings {
     pub kv_type_k: String,
     pub kv_type_v: String,
     pub flash_attention: bool,
-    /// Whether part of a sequence can be removed (false for recurrent models and some with sliding windows).
+    /// "unified" or "streams".
+    pub kv_layout: String,
+    /// Whether part of a sequence can be removed (false for recurrent models and those with sliding windows).
     pub partial_removal: bool,
+    /// Whether requests share the KV of their prefixes.
+    pub prefix_reuse: bool,
     pub model_bytes: u64,
     pub kv_bytes: u64,
     pub compute_bytes: u64,
@@ -96,6 +106,8 @@ pub trait PromptEncoder: Send + Sync {
 pub struct ModelFront {
     pub encoder: Arc<dyn PromptEncoder>,
     pub vocab: Arc<Vocab>,
+    /// Replies given, for the prompts that they come back in; `None` where prefixes are not shared.
+    pub transcripts: Option<Arc<Transcripts>>,
     /// The most tokens that one request may have, prompt and reply together.
     pub context: u32,
 }

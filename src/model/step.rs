@@ -60,7 +60,10 @@ fn run_part(
                     code,
                     "decode failed for one sequence"
                 );
-                backend.remove(rows[0].batch.seq, 0);
+                // What it had before this batch is whole, unless the model can't forget a part.
+                if !cleared[0] {
+                    backend.remove(rows[0].batch.seq, 0);
+                }
                 results.push(RowResult::Failed(code));
             } else if cleared.iter().all(|c| *c) {
                 tracing::warn!(

@@ -1,7 +1,7 @@
 //! Every metric: its name, its help and its labels, in one place.
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     TextEncoder,
 };
 
@@ -26,7 +26,15 @@ pub struct Metrics {
     running: IntGauge,
     kv_blocks_free: IntGauge,
     kv_blocks_total: IntGauge,
+    kv_blocks_cached: IntGauge,
+    kv_fragmentation: Gauge,
     sequences_free: IntGauge,
+    sequences_cached: IntGauge,
+    kv_copies: IntCounter,
+    preemptions: IntCounter,
+    prefix_lookups: IntCounter,
+    prefix_hits: IntCounter,
+    prefix_evictions: IntCounter,
     pub generated: IntCounter,
     pub prefilled: IntCounter,
 }
@@ -97,7 +105,41 @@ impl Metrics {
             running: gauge("cadenced_running", "Requests in the running set.")?,
             kv_blocks_free: gauge("cadenced_kv_blocks_free", "Free KV blocks of 16 cells.")?,
             kv_blocks_total: gauge("cadenced_kv_blocks_total", "KV blocks of 16 cells.")?,
+            kv_blocks_cached: gauge(
+                "cadenced_kv_blocks_cached",
+                "KV blocks that only cached prefixes hold: as good as free.",
+            )?,
+            kv_fragmentation: {
+                let (name, help) = (
+                    "cadenced_kv_fragmentation",
+                    "Share of the cells in held KV blocks without a token.",
+                );
+                let g = Gauge::new(name, help)?;
+                registry.register(Box::new(g.clone()))?;
+                g
+            },
             sequences_free: gauge("cadenced_sequences_free", "Free llama.cpp sequence ids.")?,
+            sequences_cached: gauge(
+                "cadenced_sequences_cached",
+                "Sequence ids that cached prefixes hold.",
+            )?,
+            kv_copies: counter("cadenced_kv_copies_total", "KV blocks copied on write.")?,
+            preemptions: counter(
+                "cadenced_preemptions_total",
+                "Requests that yielded their memory and were computed again.",
+            )?,
+            prefix_lookups: counter(
+                "cadenced_prefix_lookup_tokens_total",
+                "Prompt tokens looked up in the prefix cache.",
+            )?,
+            prefix_hits: counter(
+                "cadenced_prefix_hit_tokens_total",
+                "Prompt tokens found in the prefix cache.",
+            )?,
+            prefix_evictions: counter(
+                "cadenced_prefix_evictions_total",
+                "Leaves evicted from the prefix cache.",
+            )?,
             generated: counter("cadenced_generated_tokens_total", "Tokens sampled.")?,
             prefilled: counter("cadenced_prefilled_tokens_total", "Prompt tokens computed.")?,
             registry,
@@ -114,7 +156,21 @@ impl Metrics {
         self.running.set(published.running.load(Relaxed) as i64);
         self.kv_blocks_free.set(kv.blocks_free.into());
         self.kv_blocks_total.set(kv.blocks_total.into());
+        self.kv_blocks_cached.set(kv.blocks_cached.into());
+        self.kv_fragmentation.set(kv.fragmentation());
         self.sequences_free.set(kv.sequences_free.into());
+        self.sequences_cached.set(kv.sequences_cached.into());
+        let prefixes = published.prefixes();
+        for (counter, now) in [
+            (&self.kv_copies, kv.copies),
+            (&self.preemptions, published.preemptions.load(Relaxed)),
+            (&self.prefix_lookups, prefixes.lookup_tokens),
+            (&self.prefix_hits, prefixes.hit_tokens),
+            (&self.prefix_evictions, prefixes.evictions),
+        ] {
+            // Two scrapes at once may read in either order.
+            counter.inc_by(now.saturating_sub(counter.get()));
+        }
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)

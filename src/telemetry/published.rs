@@ -3,10 +3,12 @@
 //! not only at a step, so that nothing stays at its value under load after the load has gone.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::logic::admission::EngineSnapshot;
 use crate::logic::ewma::Ewma;
 use crate::logic::kv::KvUsage;
+use crate::logic::prefix::PrefixUsage;
 use crate::logic::time::Timestamp;
 
 /// See the module's text. Plain counters: each is right by itself, and together they are as of the last step.
@@ -16,13 +18,10 @@ pub struct Published {
     pub waiting_tokens: AtomicU64,
     pub running: AtomicUsize,
     pub running_tokens: AtomicU64,
-    blocks_total: AtomicU64,
-    blocks_free: AtomicU64,
-    sequences_total: AtomicU64,
-    sequences_free: AtomicU64,
-    pub prefix_blocks: AtomicU64,
-    pub prefix_lookup_tokens: AtomicU64,
-    pub prefix_hit_tokens: AtomicU64,
+    kv: Mutex<KvUsage>,
+    prefixes: Mutex<PrefixUsage>,
+    /// Requests that yielded their memory.
+    pub preemptions: AtomicU64,
     pub steps: AtomicU64,
     pub stale_steps: AtomicU64,
     step_ms: AtomicF64,
@@ -66,6 +65,11 @@ impl Default for Pace {
             tokens_per_s: Ewma::new(0.05),
         }
     }
+}
+
+/// Held for a copy of a few words, and never across a panic: what it guards is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Published {
@@ -113,23 +117,22 @@ impl Published {
 
     /// The pool has changed.
     pub fn set_kv(&self, usage: KvUsage) {
-        self.blocks_total.store(usage.blocks_total.into(), Relaxed);
-        self.blocks_free.store(usage.blocks_free.into(), Relaxed);
-        self.sequences_total
-            .store(usage.sequences_total.into(), Relaxed);
-        self.sequences_free
-            .store(usage.sequences_free.into(), Relaxed);
+        *lock(&self.kv) = usage;
     }
 
     /// The pool as last published.
     pub fn kv(&self) -> KvUsage {
-        let load = |a: &AtomicU64| a.load(Relaxed) as u32;
-        KvUsage {
-            blocks_total: load(&self.blocks_total),
-            blocks_free: load(&self.blocks_free),
-            sequences_total: load(&self.sequences_total),
-            sequences_free: load(&self.sequences_free),
-        }
+        *lock(&self.kv)
+    }
+
+    /// The prefix cache has changed.
+    pub fn set_prefixes(&self, usage: PrefixUsage) {
+        *lock(&self.prefixes) = usage;
+    }
+
+    /// The prefix cache as last published.
+    pub fn prefixes(&self) -> PrefixUsage {
+        *lock(&self.prefixes)
     }
 
     /// What admission sees.

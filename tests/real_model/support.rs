@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use cadenced::config::{Config, Flags, KvConfig, KvType, ModelConfig};
+use cadenced::config::{AutoOr, Config, Flags, KvConfig, KvType, ModelConfig};
 use cadenced::ids::TokenId;
 use cadenced::model::PromptEncoder;
 use cadenced::model::llama::{LlamaBackend, LoadedModel};
@@ -148,12 +148,16 @@ impl InProcess {
 
     /// A context of its own, with keys and values of a type.
     pub fn backend(&self, cells: u32, sequences: u32, kv_type: KvType) -> LlamaBackend {
-        let kv = KvConfig {
-            cells,
+        let mut config = self.config.clone();
+        config.kv = KvConfig {
+            cells: AutoOr::Count(cells),
             type_k: kv_type,
             type_v: kv_type,
+            ..config.kv
         };
-        LlamaBackend::new(&self.loaded, &self.config.runner, &kv, sequences).expect("a context")
+        // Two ids for each seat.
+        config.scheduler.max_running = sequences.div_ceil(2);
+        LlamaBackend::new(&self.loaded, &config).expect("a context")
     }
 
     /// The prompt of a conversation.

@@ -1,147 +1,152 @@
-//! Accounting of the KV pool and of the sequence ids that name its cells.
+//! The KV pool's books: which blocks and which sequence ids are free, and who holds the others.
 //!
-//! The pool is counted in blocks of [`BLOCK_TOKENS`] cells. Every sequence reserves all that it can come to
-//! need (prompt + `max_tokens`) before it starts, so that nothing that runs can ever die for want of memory.
-//! The scheduler releases an id only after the step that carried its removal to llama.cpp has been done, so
-//! what is called free here is free there.
+//! llama.cpp keeps *cells*, each tagged with the sequences that share it: `seq_cp` adds a tag to the first
+//! cells of a sequence and copies nothing, `seq_rm` removes one and frees the cells that have none left. The
+//! books mirror that in blocks of [`BLOCK_TOKENS`] cells, always on the safe side: what they call free is
+//! free there as soon as the removals of the next step are applied.
 //!
-//! Reserve and release are O(1) for each sequence, without allocation.
+//! - [`block_pool`]: the blocks, with reference counts.
+//! - [`block_table`]: the blocks of one sequence; copy-on-write.
+//! - [`sequence_ids`]: which ids are free, running, cached or retiring.
+//! - [`reservation`]: how much memory a request takes when it is admitted. One policy for each rung.
+//! - `admission`: whether there is room for a request, and what would make it.
+//! - [`sizing`]: how large a pool the machine can bear.
+//! - [`pool`]: all of it together, [`KvPool`], the one type that others use.
+//!
+//! The order of calls is the order of operations on llama.cpp's memory: the step that follows must apply them
+//! so, before it decodes.
+//!
+//! What sequences hold (token paths, and which may be evicted) is the prefix cache's to know. Two rules bind
+//! the two: whoever runs locks there exactly the prefix that it was admitted with, and nothing more; and a
+//! path that is cached already is shared when a longer one is cached, not stored twice ([`KvPool::fork`] and
+//! [`KvPool::share_range`]). Then every block counted as evictable can be evicted.
+
+mod admission;
+pub mod block_pool;
+pub mod block_table;
+mod invariants;
+pub mod pool;
+pub mod reservation;
+pub mod sequence_ids;
+pub mod sizing;
+
+pub use pool::KvPool;
+pub use reservation::Reservation;
 
 use crate::ids::SeqId;
 
 /// Cells in a block.
 pub const BLOCK_TOKENS: u32 = 16;
 
-/// Blocks that hold `cells` cells.
+/// Blocks that hold `tokens` tokens.
 #[must_use]
-pub fn blocks_for(cells: u32) -> u32 {
-    cells.div_ceil(BLOCK_TOKENS)
+pub fn blocks_for(tokens: u32) -> u32 {
+    tokens.div_ceil(BLOCK_TOKENS)
 }
 
-/// A sequence id with the blocks reserved for it.
+/// How llama.cpp lays sequences out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Layout {
+    /// One pool of cells, which sequences share (`kv_unified`).
+    Unified,
+    /// A slab of cells for each sequence id, all of them held while the id is in use. To share is to copy the
+    /// bytes, and llama.cpp copies a whole sequence or nothing.
+    Streams,
+}
+
+/// The first tokens of a cached sequence, which a request begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedPrefix {
+    pub seq: SeqId,
+    /// At least 1, at most what the sequence holds, and less than the request's prompt.
+    pub tokens: u32,
+}
+
+/// What a request asks of the pool. All counts are tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demand {
+    pub prefix: Option<SharedPrefix>,
+    /// What is in the pool when its prefill ends: the prompt, or the prompt and what had been generated
+    /// before a preemption.
+    pub prompt_tokens: u32,
+    /// The most that it can come to hold: prompt + `max_tokens`.
+    pub total_max: u32,
+}
+
+/// A sequence id that runs, and what it was admitted with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
     pub seq: SeqId,
+    /// Tokens that it shares from the start; prefill begins after them.
+    pub shared_tokens: u32,
+    /// Blocks that it holds from the start, those that it shares included.
     pub blocks: u32,
 }
 
-/// How much of the pool is what.
+impl Lease {
+    /// Tokens that it may write before it must ask for more.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.blocks * BLOCK_TOKENS
+    }
+}
+
+/// What must come free before a demand can be met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shortfall {
+    /// If attainable: blocks to evict. If not: blocks that are missing even when all that can be evicted is.
+    pub blocks: u32,
+    /// Cached ids to retire; 0 also while one retires already, and waiting for it is enough.
+    pub sequences: u32,
+    /// Whether eviction (and the end of the step that removes cells) is enough. If not, something that runs
+    /// must end or be preempted; a demand with a prefix may succeed without it, as its prefix can be evicted
+    /// then.
+    pub attainable: bool,
+}
+
+impl Shortfall {
+    /// `missing` blocks are not free, and `evictable` could be.
+    fn of_blocks(missing: u32, evictable: u32) -> Self {
+        let attainable = missing <= evictable;
+        Self {
+            blocks: if attainable {
+                missing
+            } else {
+                missing - evictable
+            },
+            sequences: 0,
+            attainable,
+        }
+    }
+}
+
+/// How much of the pool is what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KvUsage {
     pub blocks_total: u32,
     pub blocks_free: u32,
+    /// Held by cached sequences and by none that runs: what eviction can free.
+    pub blocks_cached: u32,
     pub sequences_total: u32,
     pub sequences_free: u32,
+    pub sequences_cached: u32,
+    /// Tokens in the blocks held, those shared counted once. A block that outlives the sequence that filled
+    /// it counts as filled.
+    pub tokens: u64,
+    /// Blocks copied on write since the start.
+    pub copies: u64,
+    /// Sequences that began with another's tokens, since the start.
+    pub forks: u64,
 }
 
-/// See the module's text.
-#[derive(Debug)]
-pub struct KvPool {
-    /// Blocks that each id in use holds; `None` is a free id.
-    held: Vec<Option<u32>>,
-    /// Ids that are free, last in first out: the one used last is the one whose memory is warm.
-    free: Vec<SeqId>,
-    blocks_total: u32,
-    blocks_free: u32,
-}
-
-impl KvPool {
-    /// A pool of `cells` cells (whole blocks of it) and `sequences` ids, all free.
+impl KvUsage {
+    /// The share of the cells held that hold no token, 0 to 1; 0 when none is held.
     #[must_use]
-    pub fn new(cells: u32, sequences: u32) -> Self {
-        let blocks = cells / BLOCK_TOKENS;
-        Self {
-            held: vec![None; sequences as usize],
-            free: (0..sequences).rev().map(SeqId).collect(),
-            blocks_total: blocks,
-            blocks_free: blocks,
+    pub fn fragmentation(&self) -> f64 {
+        let cells = u64::from(self.blocks_total - self.blocks_free) * u64::from(BLOCK_TOKENS);
+        if cells == 0 {
+            return 0.0;
         }
-    }
-
-    /// Reserves an id with `blocks` blocks, or nothing.
-    pub fn reserve(&mut self, blocks: u32) -> Option<Lease> {
-        if blocks > self.blocks_free {
-            return None;
-        }
-        let seq = self.free.pop()?;
-        self.blocks_free -= blocks;
-        self.held[seq.0 as usize] = Some(blocks);
-        Some(Lease { seq, blocks })
-    }
-
-    /// Gives an id back whose cells are gone from llama.cpp. False for an id that is not in use.
-    pub fn release(&mut self, seq: SeqId) -> bool {
-        let Some(blocks) = self.held.get_mut(seq.0 as usize).and_then(Option::take) else {
-            return false;
-        };
-        self.blocks_free += blocks;
-        self.free.push(seq);
-        true
-    }
-
-    /// How much is free.
-    #[must_use]
-    pub fn usage(&self) -> KvUsage {
-        KvUsage {
-            blocks_total: self.blocks_total,
-            blocks_free: self.blocks_free,
-            sequences_total: self.held.len() as u32,
-            sequences_free: self.free.len() as u32,
-        }
-    }
-
-    /// Invariant: every block is free or held once, and the free list is the ids that hold nothing.
-    ///
-    /// # Panics
-    /// If it does not hold.
-    pub fn assert_conserved(&self) {
-        let held: u32 = self.held.iter().flatten().sum();
-        assert_eq!(
-            held + self.blocks_free,
-            self.blocks_total,
-            "a block leaked or is counted twice"
-        );
-        let free = self.held.iter().filter(|h| h.is_none()).count();
-        assert_eq!(free, self.free.len(), "a sequence id leaked");
-        assert!(
-            self.free.iter().all(|s| self.held[s.0 as usize].is_none()),
-            "a sequence id in use is on the free list"
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn an_id_and_its_blocks_come_back_once() {
-        let mut p = KvPool::new(64, 1);
-        let a = p.reserve(2).unwrap();
-        assert_eq!(p.reserve(1), None, "no id left");
-        assert!(p.release(a.seq));
-        assert!(!p.release(a.seq), "not twice");
-        assert_eq!(p.reserve(5), None, "more than the pool");
-        assert_eq!(
-            p.reserve(4),
-            Some(Lease {
-                seq: a.seq,
-                blocks: 4
-            })
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn nothing_leaks(ops in prop::collection::vec((any::<bool>(), 0u32..4), 0..80)) {
-            let mut p = KvPool::new(6 * BLOCK_TOKENS, 3);
-            for (reserve, x) in ops {
-                if reserve { p.reserve(x); } else { p.release(SeqId(x)); }
-                p.assert_conserved();
-            }
-            for s in 0..3 { p.release(SeqId(s)); }
-            prop_assert_eq!(p.usage(), KvPool::new(6 * BLOCK_TOKENS, 3).usage());
-        }
+        1.0 - self.tokens as f64 / cells as f64
     }
 }

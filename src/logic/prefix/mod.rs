@@ -1,29 +1,106 @@
-//! The prefix cache: which beginnings of prompts are already in the KV pool.
+//! The prefix cache: which beginnings of prompts are already in the KV pool, and in which sequence.
 //!
-//! Rungs 1 to 3 run without one. [`NoPrefixCache`] is what "without" means: it is asked like any other, and
-//! it never has anything.
+//! A radix tree over token paths in whole blocks of [`BLOCK_TOKENS`] tokens. It names llama.cpp sequences and
+//! never sees a cell: a hit is made real by `seq_cp(hit.seq, id, 0, hit.tokens)`, what is evicted by
+//! `seq_rm(seq, keep_tokens, -1)`. Sequence ids are scarce, so **each leaf owns one id, and an inner node
+//! names the id of one leaf below it**, whose sequence begins with the inner node's path.
+//!
+//! | operation | cost | what it does |
+//! | --- | --- | --- |
+//! | [`match_prefix`] | O(prompt) | finds the longest cached prefix and locks it |
+//! | [`probe`] | O(prompt) | the same length, and changes nothing |
+//! | [`insert`] | O(path) | gives a computed sequence to the tree |
+//! | [`unlock`], [`relock`] | O(depth + log leaves) | a request lets its prefix go, or moves on |
+//! | [`evict`] | O(log leaves + depth) for each leaf | takes the least recently used, or the least worth |
+//!
+//! A match locks every node from the root to its end, and an edge is split where a match ends, so that
+//! exactly what a request uses is locked. What is locked is never evicted: the lock taken by the match lasts
+//! until the request has ended, whatever is evicted to let it in. Handles carry their slot's generation: one
+//! that has outlived its node is refused.
+//!
+//! A locked path stays, but the leaf that its node names may go. So after an eviction or an insertion,
+//! [`seq`] says under which id the path is found now; what a match said holds until then.
+//!
+//! Tokens and blocks are the tree's own count, in which a shared prefix counts once. Two requests that
+//! computed the same prefix side by side hold it twice in llama.cpp until one of them is evicted.
+//!
+//! The tree is that of SGLang's `RadixCache`, with sequence ids in place of cell indices.
+//!
+//! [`BLOCK_TOKENS`]: super::kv::BLOCK_TOKENS
+//! [`match_prefix`]: PrefixCache::match_prefix
+//! [`probe`]: PrefixCache::probe
+//! [`insert`]: PrefixCache::insert
+//! [`unlock`]: PrefixCache::unlock
+//! [`relock`]: PrefixCache::relock
+//! [`evict`]: PrefixCache::evict
+//! [`seq`]: PrefixCache::seq
 
-use crate::ids::TokenId;
+mod block;
+pub mod eviction;
+mod invariants;
+mod nodes;
+mod radix_tree;
 
-/// What a cache can be asked.
-pub trait PrefixIndex {
-    /// How many leading tokens of `prompt` are cached.
-    fn match_prefix(&mut self, prompt: &[TokenId]) -> u32;
+use crate::ids::SeqId;
+pub use eviction::{Evicted, EvictionOrder, Freed, Want};
+pub use nodes::NodeHandle;
+pub use radix_tree::PrefixCache;
 
-    /// Blocks that cached prefixes hold.
-    fn blocks_held(&self) -> u32;
+/// A cached prefix, locked for whoever asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Match {
+    /// What is locked: the node that covers the last of `tokens`. For [`PrefixCache::unlock`].
+    pub node: NodeHandle,
+    /// Leading tokens of the prompt to take over; at least 1.
+    pub tokens: u32,
+    /// The sequence whose first `tokens` cells hold them, until the next eviction or insertion: see
+    /// [`PrefixCache::seq`].
+    pub seq: SeqId,
 }
 
-/// The cache that is off.
-#[derive(Debug, Default)]
-pub struct NoPrefixCache;
-
-impl PrefixIndex for NoPrefixCache {
-    fn match_prefix(&mut self, _prompt: &[TokenId]) -> u32 {
-        0
-    }
-
-    fn blocks_held(&self) -> u32 {
-        0
-    }
+/// What became of a sequence given to the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inserted {
+    /// Whether the tree owns the id now. If not, it stays the caller's.
+    pub adopted: bool,
+    /// Leading tokens of the path that the tree holds, in whole blocks. Cells of an adopted sequence beyond
+    /// them are the caller's to remove.
+    pub tokens: u32,
+    /// The node that ends there, not locked; `None` if it holds nothing.
+    pub node: Option<NodeHandle>,
+    /// An id that the tree no longer needs, because the new path extends the one it owned: the caller's to
+    /// retire.
+    pub redundant: Option<SeqId>,
 }
+
+/// The handle names no node that its bearer has locked: the node is gone, or the lock is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StaleHandle;
+
+/// How much the cache holds, and what it has done since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PrefixUsage {
+    /// Nodes without the root.
+    pub nodes: u32,
+    /// Leaves: as many as sequence ids owned.
+    pub leaves: u32,
+    /// Tokens held, a shared prefix counted once.
+    pub tokens_held: u32,
+    /// Those among them that are locked.
+    pub tokens_locked: u32,
+    /// Tokens of the prompts that were matched, cached or not.
+    pub lookup_tokens: u64,
+    /// Tokens that matches took over.
+    pub hit_tokens: u64,
+    /// Sequences adopted.
+    pub insertions: u64,
+    /// Edges split in two.
+    pub splits: u64,
+    /// Leaves evicted.
+    pub evictions: u64,
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod model_tests;

@@ -44,12 +44,16 @@ fn never_decoded_while_prefilling<P>(scheduler: &Scheduler<P>, plan: &StepPlan) 
             continue;
         };
         match row.work {
-            Work::Decode { .. } => assert_eq!(
-                s.num_computed, s.spec.prompt_tokens,
+            Work::Decode { .. } => assert!(
+                !s.prefilling(),
                 "{} is decoded while it prefills",
                 row.request
             ),
-            Work::Prefill { start, len, last } => {
+            Work::Prefill {
+                start,
+                len,
+                samples,
+            } => {
                 assert_eq!(
                     start, s.num_computed,
                     "{}: a hole in the prefill",
@@ -57,8 +61,8 @@ fn never_decoded_while_prefilling<P>(scheduler: &Scheduler<P>, plan: &StepPlan) 
                 );
                 assert!(len > 0, "{}: an empty chunk", row.request);
                 assert_eq!(
-                    last,
-                    start + len == s.spec.prompt_tokens,
+                    samples.is_some(),
+                    start + len == s.prefill_end,
                     "{}: wrong end",
                     row.request
                 );
@@ -87,9 +91,9 @@ fn within_budgets<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
 }
 
 fn removed_sequences_do_not_run(plan: &StepPlan) {
-    for seq in &plan.removals {
+    for seq in plan.emptied() {
         assert!(
-            plan.rows.iter().all(|r| r.seq != *seq),
+            plan.rows.iter().all(|r| r.seq != seq),
             "{seq:?} is removed and runs"
         );
     }
@@ -106,8 +110,8 @@ fn cells_within_lease<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
         };
         let end = row.work.position() + row.work.tokens();
         assert!(
-            end <= s.lease.blocks * crate::logic::kv::BLOCK_TOKENS,
-            "{} writes cell {end} beyond its lease",
+            end <= s.lease.capacity(),
+            "{} writes token {end} beyond its lease",
             row.request
         );
     }

@@ -8,12 +8,14 @@ pub mod invariants;
 pub mod policy;
 pub mod step;
 
-use super::kv::Lease;
+use super::kv::{BLOCK_TOKENS, Lease, blocks_for};
+use super::prefix::NodeHandle;
 use super::request::{FinishReason, Outcome, RequestSpec};
+use super::time::Timestamp;
 use super::wait_queue::TakeRule;
 use crate::ids::{RequestId, SeqId, StepId, TokenId};
 use policy::{Policy, StepOrder};
-use step::{RowPlan, RowResult, StepPlan, Work};
+use step::{MemoryOp, RowPlan, RowResult, StepPlan, Work};
 
 /// Bounds of one step, in tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +31,17 @@ pub struct StepLimits {
 pub struct Sequence<P> {
     pub spec: RequestSpec,
     pub lease: Lease,
-    /// Prompt tokens whose KV is computed.
+    /// Tokens whose KV is computed, of the prompt and of the reply.
     pub num_computed: u32,
     /// Tokens of the reply so far.
     pub num_generated: u32,
+    /// Where the prefill ends: after the prompt and what of the reply there was when it (re)started.
+    prefill_end: u32,
+    /// The part of the prefix cache that it uses, and how many of its tokens the cache knows of.
+    pub lock: Option<NodeHandle>,
+    pub in_cache: u32,
+    /// Tokens that the memory's books know of.
+    booked: u32,
     /// The token sampled last; it is fed to the model by the next decode.
     last_token: Option<TokenId>,
     /// Set when it has ended; it leaves at the next sweep.
@@ -41,9 +50,30 @@ pub struct Sequence<P> {
 }
 
 impl<P> Sequence<P> {
-    fn prefilling(&self) -> bool {
-        self.num_computed < self.spec.prompt_tokens
+    /// Whether some of its prompt is still to be computed.
+    #[must_use]
+    pub fn prefilling(&self) -> bool {
+        self.num_computed < self.prefill_end
     }
+}
+
+/// A running sequence's tokens, those of the next step included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Growth {
+    pub seq: SeqId,
+    pub tokens: u32,
+}
+
+/// What a request starts with.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    pub lease: Lease,
+    /// Leading tokens whose KV its sequence has already.
+    pub cached: u32,
+    /// The part of the prefix cache that they come from.
+    pub lock: Option<NodeHandle>,
+    /// Tokens of the reply that it had when it was preempted.
+    pub generated: u32,
 }
 
 /// A result that belongs to no step in flight.
@@ -56,8 +86,8 @@ pub struct Scheduler<P> {
     policy: Policy,
     limits: StepLimits,
     running: Vec<Sequence<P>>,
-    /// Sequences that have left, whose cells the next plan gives back.
-    retiring: Vec<SeqId>,
+    /// What the next plan does to the model's memory before it computes.
+    ops: Vec<MemoryOp>,
     last_step: StepId,
     in_flight: bool,
 }
@@ -70,33 +100,95 @@ impl<P> Scheduler<P> {
             policy,
             limits,
             running: Vec::with_capacity(policy.max_running()),
-            retiring: Vec::new(),
+            ops: Vec::new(),
             last_step: StepId::default(),
             in_flight: false,
         }
     }
 
-    /// What to ask the wait queue for now; `None` while no seat is free.
+    /// What to ask the wait queue for now, when `spoken_for` of the free seats are spoken for; `None` while no
+    /// seat is free.
     #[must_use]
-    pub fn take_rule(&self) -> Option<TakeRule> {
-        self.policy.take_rule(self.running.len())
+    pub fn take_rule(&self, spoken_for: usize) -> Option<TakeRule> {
+        self.policy.take_rule(self.running.len() + spoken_for)
     }
 
-    /// Lets a request run. `cached` leading tokens of its prompt are in its sequence already.
-    pub fn admit(&mut self, spec: RequestSpec, lease: Lease, cached: u32, payload: P) {
+    /// Lets a request run.
+    pub fn admit(&mut self, spec: RequestSpec, start: Start, payload: P) {
+        let prefill_end = spec.prompt_tokens + start.generated;
         debug_assert!(
-            cached < spec.prompt_tokens,
-            "the last prompt token is always computed"
+            start.cached < prefill_end,
+            "the last token is always computed"
         );
         self.running.push(Sequence {
             spec,
-            lease,
-            num_computed: cached,
-            num_generated: 0,
+            lease: start.lease,
+            num_computed: start.cached,
+            num_generated: start.generated,
+            prefill_end,
+            lock: start.lock,
+            in_cache: start.cached,
+            booked: start.cached,
             last_token: None,
             ended: None,
             payload,
         });
+    }
+
+    /// Puts an operation on the model's memory before all that later plans compute.
+    pub fn push_op(&mut self, op: MemoryOp) {
+        self.ops.push(op);
+    }
+
+    /// What the books must hear before the next step: who may write beyond what it has, and who has filled a
+    /// block since they last heard of it.
+    pub fn growth(&self, demands: &mut Vec<Growth>) {
+        demands.clear();
+        for s in self.running.iter().filter(|s| s.ended.is_none()) {
+            let tokens = s.num_computed + u32::from(!s.prefilling());
+            if tokens > s.lease.capacity() || tokens / BLOCK_TOKENS > s.booked / BLOCK_TOKENS {
+                let seq = s.lease.seq;
+                demands.push(Growth { seq, tokens });
+            }
+        }
+    }
+
+    /// Takes in that there is room for `growth`.
+    pub fn grown(&mut self, growth: Growth) {
+        if let Some(s) = self.running.iter_mut().find(|s| s.lease.seq == growth.seq) {
+            s.booked = growth.tokens;
+            s.lease.blocks = s.lease.blocks.max(blocks_for(growth.tokens));
+        }
+    }
+
+    /// Takes the running sequence with the most slack (time to its deadline beyond what it still needs) off
+    /// its seat. Never the oldest request, so that something always finishes; `None` if there is no other.
+    /// `token_time_us` is what a token of a reply takes at the present pace.
+    pub fn preempt(&mut self, now: Timestamp, token_time_us: f64) -> Option<Sequence<P>> {
+        debug_assert!(!self.in_flight, "its row is being computed");
+        let oldest = self
+            .running
+            .iter()
+            .map(|s| (s.spec.arrival, s.spec.id))
+            .min()?;
+        let slack = |s: &Sequence<P>| {
+            let left = f64::from(s.spec.max_tokens - s.num_generated) * token_time_us;
+            s.spec.deadline.0.saturating_sub(now.0) as f64 - left
+        };
+        let (index, _) = self
+            .running
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.ended.is_none() && (s.spec.arrival, s.spec.id) != oldest)
+            // One that has yielded before does so again only if nobody else can; among equals the one that
+            // came last has the least to lose.
+            .max_by(|(i, a), (j, b)| {
+                let fresh = b.spec.preempted.cmp(&a.spec.preempted);
+                fresh.then(slack(a).total_cmp(&slack(b))).then(i.cmp(j))
+            })?;
+        let mut s = self.running.remove(index);
+        s.spec.preempted = true;
+        Some(s)
     }
 
     /// Ends a request before its time. It leaves at the next sweep, after the step in flight if there is one.
@@ -121,9 +213,7 @@ impl<P> Scheduler<P> {
                 None => i += 1,
                 Some(outcome) => {
                     // `remove`, not `swap_remove`: the order of the running set is the order of admission.
-                    let s = self.running.remove(i);
-                    self.retiring.push(s.lease.seq);
-                    left.push((s, outcome));
+                    left.push((self.running.remove(i), outcome));
                 }
             }
         }
@@ -133,8 +223,8 @@ impl<P> Scheduler<P> {
     pub fn plan(&mut self, plan: &mut StepPlan) {
         debug_assert!(!self.in_flight, "one step at a time");
         plan.rows.clear();
-        plan.removals.clear();
-        plan.removals.append(&mut self.retiring);
+        plan.ops.clear();
+        plan.ops.append(&mut self.ops);
         let prefill_due = self.running.iter().any(Sequence::prefilling);
         if !(prefill_due && self.policy.order() == StepOrder::PrefillFirst) {
             self.plan_decodes(plan);
@@ -151,10 +241,12 @@ impl<P> Scheduler<P> {
 
     fn plan_decodes(&self, plan: &mut StepPlan) {
         for (index, s) in self.running.iter().enumerate() {
-            if let Some(token) = s.last_token.filter(|_| !s.prefilling()) {
-                let position = s.spec.prompt_tokens + s.num_generated - 1;
+            if let Some(token) = s
+                .last_token
+                .filter(|_| s.ended.is_none() && !s.prefilling())
+            {
                 let work = Work::Decode {
-                    position,
+                    position: s.num_computed,
                     token,
                     index: s.num_generated,
                 };
@@ -176,18 +268,18 @@ impl<P> Scheduler<P> {
             .running
             .iter()
             .enumerate()
-            .filter(|(_, s)| s.prefilling())
+            .filter(|(_, s)| s.ended.is_none() && s.prefilling())
         {
             if budget == 0 {
                 break;
             }
-            let rest = s.spec.prompt_tokens - s.num_computed;
+            let rest = s.prefill_end - s.num_computed;
             let len = rest.min(budget);
             budget -= len;
             let work = Work::Prefill {
                 start: s.num_computed,
                 len,
-                last: len == rest,
+                samples: (len == rest).then_some(s.num_generated),
             };
             plan.rows.push(RowPlan {
                 index,
@@ -217,10 +309,8 @@ impl<P> Scheduler<P> {
             // The running set only grows while a step is in flight, so the place still is the request's.
             let s = &mut self.running[row.index];
             debug_assert_eq!(s.spec.id, row.request);
-            if let (Work::Prefill { start, len, .. }, RowResult::Advanced | RowResult::Sampled(_)) =
-                (row.work, result)
-            {
-                s.num_computed = start + len;
+            if !matches!(result, RowResult::Failed(_)) {
+                s.num_computed = row.work.position() + row.work.tokens();
             }
             match *result {
                 RowResult::Advanced => {}

@@ -75,16 +75,6 @@ impl Policy {
             Self::Continuous { max_running, .. } => max_running,
         }
     }
-
-    /// The rung's name, as the ladder and `/stats` have it.
-    #[must_use]
-    pub fn rung(self) -> &'static str {
-        match self {
-            Self::Fifo => "rung1-fifo",
-            Self::StaticBatch { .. } => "rung2-static",
-            Self::Continuous { .. } => "rung3-continuous",
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,167 +5,24 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::invariants::assert_plan;
 use super::*;
-use crate::logic::kv::{KvPool, blocks_for};
-use crate::logic::time::Timestamp;
-use crate::logic::wait_queue::{QueueOrder, WaitQueue};
-
-/// What the actors do between them, in one place and without messages. The payload of a request is how many
-/// tokens it says before it ends by itself.
-struct World {
-    queue: WaitQueue<u32>,
-    pool: KvPool,
-    scheduler: Scheduler<u32>,
-    plan: StepPlan,
-    now: Timestamp,
-    next_id: u64,
-    /// How each request ended; its absence means that it has not.
-    ended: BTreeMap<RequestId, Outcome>,
-    started: Vec<RequestId>,
-    steps: u32,
-}
+use crate::logic::kv::{KvPool, Reservation};
+use crate::logic::turn::world::World;
+use crate::logic::wait_queue::QueueOrder;
 
 const POOL_BLOCKS: u32 = 6;
 
-impl World {
-    fn new(policy: Policy, order: QueueOrder) -> Self {
-        let sequences = 2 * policy.max_running() as u32;
-        Self {
-            queue: WaitQueue::new(order, 100),
-            pool: KvPool::new(POOL_BLOCKS * 16, sequences),
-            scheduler: Scheduler::new(
-                policy,
-                StepLimits {
-                    prefill_budget: 5,
-                    n_batch: 9,
-                },
-            ),
-            plan: StepPlan::default(),
-            now: Timestamp(0),
-            next_id: 0,
-            ended: BTreeMap::new(),
-            started: Vec::new(),
-            steps: 0,
-        }
-    }
+/// An engine without paging and sharing.
+fn world(policy: Policy, order: QueueOrder) -> World {
+    let sequences = 2 * policy.max_running() as u32;
+    let pool = KvPool::unified(POOL_BLOCKS * 16, sequences, Reservation::Request);
+    World::new(policy, order, pool, false)
+}
 
-    fn submit(
-        &mut self,
-        prompt_tokens: u32,
-        says: u32,
-        max_tokens: u32,
-        deadline: u64,
-    ) -> RequestId {
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        let spec = RequestSpec {
-            id,
-            arrival: self.now,
-            deadline: Timestamp(deadline),
-            prompt_tokens,
-            max_tokens,
-        };
-        self.queue.push(spec, says).unwrap();
-        id
-    }
-
-    fn cancel(&mut self, id: RequestId) {
-        if self.queue.remove(id).is_some() {
-            self.end(id, Outcome::Cancelled);
-        } else {
-            self.scheduler.end(id, Outcome::Cancelled);
-        }
-    }
-
-    fn end(&mut self, id: RequestId, outcome: Outcome) {
-        assert_eq!(self.ended.insert(id, outcome), None, "{id} ended twice");
-    }
-
-    fn sweep(&mut self) {
-        let mut left = Vec::new();
-        self.scheduler.sweep(&mut left);
-        for (s, outcome) in left {
-            self.end(s.spec.id, outcome);
-        }
-    }
-
-    /// Up to the sending of a step; false when there is nothing to do.
-    fn begin(&mut self) -> bool {
-        self.sweep();
-        if let Some(rule) = self.scheduler.take_rule() {
-            let (n, _) = self.queue.ready(rule, self.now);
-            for _ in 0..n {
-                let Some((spec, says)) = self.queue.pop() else {
-                    break;
-                };
-                match self.pool.reserve(blocks_for(spec.cells_max())) {
-                    Some(lease) => {
-                        self.started.push(spec.id);
-                        self.scheduler.admit(spec, lease, 0, says);
-                    }
-                    None => {
-                        self.queue.put_back(spec, says);
-                        break;
-                    }
-                }
-            }
-        }
-        self.scheduler.plan(&mut self.plan);
-        assert_plan(&self.scheduler, &self.plan);
-        !self.plan.is_empty()
-    }
-
-    /// The step's results: row `fails` fails, the others do what they shall.
-    fn finish(&mut self, fails: Option<usize>) {
-        let results: Vec<RowResult> = self
-            .plan
-            .rows
-            .iter()
-            .enumerate()
-            .map(|(i, row)| match row.work.samples() {
-                _ if fails == Some(i) => RowResult::Failed(-1),
-                None => RowResult::Advanced,
-                Some(index) => RowResult::Sampled(TokenId(index as i32)),
-            })
-            .collect();
-        let deliver = |s: &mut Sequence<u32>, token: TokenId| {
-            assert_eq!(token.0 as u32 + 1, s.num_generated, "tokens come in order");
-            (s.num_generated >= s.payload).then_some(Outcome::Finished(FinishReason::Stop))
-        };
-        self.scheduler
-            .complete(&self.plan, &results, deliver)
-            .unwrap();
-        for seq in &self.plan.removals {
-            assert!(self.pool.release(*seq), "{seq:?} released twice");
-        }
-        self.pool.assert_conserved();
-        self.steps += 1;
-        self.now = self.now + Duration::from_micros(1);
-    }
-
-    fn step(&mut self) -> bool {
-        let ran = self.begin();
-        if ran {
-            self.finish(None);
-        }
-        ran
-    }
-
-    fn run_dry(&mut self) {
-        // Far more steps than all requests together could need one after another.
-        for _ in 0..10_000 {
-            if !self.step() && self.queue.is_empty() {
-                self.sweep();
-                return;
-            }
-            self.now = self.now + Duration::from_micros(1);
-        }
-        panic!(
-            "work is left that nothing advances: {} wait",
-            self.queue.len()
-        );
-    }
+/// Submits a prompt of `n` tokens.
+fn submit(w: &mut World, n: u32, says: u32, max_tokens: u32, deadline: u64) -> RequestId {
+    let prompt: Vec<i32> = (0..n as i32).collect();
+    w.submit(&prompt, says, max_tokens, deadline)
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
@@ -198,12 +55,12 @@ proptest! {
         ops in prop::collection::vec((0u8..6, 0u32..12, 1u32..5, 1u32..5), 0..40),
     ) {
         let order = if by_deadline { QueueOrder::Deadline } else { QueueOrder::Arrival };
-        let mut w = World::new(policy, order);
+        let mut w = world(policy, order);
         let mut expected = BTreeMap::new();
         for (op, x, says, max_tokens) in ops {
             match op {
                 0..=2 => {
-                    let id = w.submit(1 + x, says, max_tokens, u64::from(x));
+                    let id = submit(&mut w, 1 + x, says, max_tokens, u64::from(x));
                     let reason = if says <= max_tokens { FinishReason::Stop } else { FinishReason::Length };
                     expected.insert(id, Outcome::Finished(reason));
                 }
@@ -225,13 +82,14 @@ proptest! {
         }
         w.run_dry();
         prop_assert_eq!(w.ended.len(), expected.len());
-        for (id, outcome) in &w.ended {
+        for (id, (outcome, _)) in &w.ended {
             prop_assert!(
                 *outcome == expected[id] || matches!(outcome, Outcome::Cancelled | Outcome::Failed),
                 "{} ended as {:?} instead of {:?}", id, outcome, expected[id]
             );
         }
-        prop_assert_eq!(w.pool.usage(), KvPool::new(POOL_BLOCKS * 16, 2 * policy.max_running() as u32).usage());
+        w.assert_texts();
+        w.assert_nothing_leaked();
     }
 }
 
@@ -242,10 +100,10 @@ const CONTINUOUS: Policy = Policy::Continuous {
 
 #[test]
 fn replies_advance_beside_a_long_prefill() {
-    let mut w = World::new(CONTINUOUS, QueueOrder::Arrival);
-    w.submit(2, 9, 9, 0);
+    let mut w = world(CONTINUOUS, QueueOrder::Arrival);
+    submit(&mut w, 2, 9, 9, 0);
     w.step();
-    let long = w.submit(20, 1, 1, 0);
+    let long = submit(&mut w, 20, 1, 1, 0);
     for _ in 0..4 {
         w.begin();
         let kinds: Vec<bool> = w
@@ -261,7 +119,7 @@ fn replies_advance_beside_a_long_prefill() {
         );
         w.finish(None);
     }
-    w.sweep();
+    w.begin();
     assert!(
         w.ended.contains_key(&long),
         "20 tokens in chunks of 5 take 4 steps"
@@ -274,10 +132,10 @@ fn prefill_first_lets_replies_wait_while_a_prompt_is_incomplete() {
         max_running: 3,
         order: StepOrder::PrefillFirst,
     };
-    let mut w = World::new(policy, QueueOrder::Arrival);
-    w.submit(2, 9, 9, 0);
+    let mut w = world(policy, QueueOrder::Arrival);
+    submit(&mut w, 2, 9, 9, 0);
     w.step();
-    w.submit(7, 1, 1, 0);
+    submit(&mut w, 7, 1, 1, 0);
     w.begin();
     assert!(
         w.plan
@@ -290,24 +148,25 @@ fn prefill_first_lets_replies_wait_while_a_prompt_is_incomplete() {
 
 #[test]
 fn a_freed_seat_is_taken_in_the_very_next_step() {
-    let mut w = World::new(Policy::Fifo, QueueOrder::Arrival);
-    let first = w.submit(2, 1, 4, 0);
-    let second = w.submit(2, 1, 4, 0);
+    let mut w = world(Policy::Fifo, QueueOrder::Arrival);
+    let first = submit(&mut w, 2, 1, 4, 0);
+    let second = submit(&mut w, 2, 1, 4, 0);
     w.step();
     w.begin();
     assert_eq!(
-        w.ended.get(&first),
-        Some(&Outcome::Finished(FinishReason::Stop))
+        w.ended.get(&first).map(|e| e.0),
+        Some(Outcome::Finished(FinishReason::Stop))
     );
     assert_eq!(
-        w.plan.removals.len(),
+        w.plan.emptied().count(),
         1,
         "the first one's cells go back in this step"
     );
     assert_eq!(w.plan.rows.len(), 1, "and the second one runs in it");
     assert_eq!(w.plan.rows[0].request, second);
     assert_ne!(
-        w.plan.rows[0].seq, w.plan.removals[0],
+        Some(w.plan.rows[0].seq),
+        w.plan.emptied().next(),
         "not under an id that is still retiring"
     );
     w.finish(None);
@@ -319,32 +178,32 @@ fn the_earliest_deadline_goes_first_when_a_seat_is_free() {
         max_running: 1,
         order: StepOrder::DecodeFirst,
     };
-    let mut w = World::new(policy, QueueOrder::Deadline);
-    let running = w.submit(1, 2, 2, 50);
+    let mut w = world(policy, QueueOrder::Deadline);
+    let running = submit(&mut w, 1, 2, 2, 50);
     w.step();
-    let relaxed = w.submit(1, 1, 1, 90);
-    let urgent = w.submit(1, 1, 1, 60);
+    let relaxed = submit(&mut w, 1, 1, 1, 90);
+    let urgent = submit(&mut w, 1, 1, 1, 60);
     w.run_dry();
     assert_eq!(w.started, [running, urgent, relaxed]);
 }
 
 #[test]
 fn results_of_another_step_change_nothing() {
-    let mut w = World::new(CONTINUOUS, QueueOrder::Arrival);
-    w.submit(2, 5, 5, 0);
+    let mut w = world(CONTINUOUS, QueueOrder::Arrival);
+    submit(&mut w, 2, 5, 5, 0);
     w.begin();
     let mut stale = w.plan.clone();
     stale.id = stale.id.next();
     let results = vec![RowResult::Sampled(TokenId(0)); stale.rows.len()];
     assert_eq!(
-        w.scheduler.complete(&stale, &results, |_, _| None),
+        w.turn.complete(&stale, &results, |_, _| None),
         Err(StaleStep)
     );
-    assert!(w.scheduler.in_flight());
+    assert!(w.turn.scheduler().in_flight());
     w.finish(None);
     let plan = w.plan.clone();
     assert_eq!(
-        w.scheduler.complete(&plan, &results, |_, _| None),
+        w.turn.complete(&plan, &results, |_, _| None),
         Err(StaleStep),
         "twice"
     );
@@ -352,15 +211,14 @@ fn results_of_another_step_change_nothing() {
 
 #[test]
 fn a_cancel_during_a_step_takes_effect_when_it_is_done_and_the_memory_follows() {
-    let mut w = World::new(CONTINUOUS, QueueOrder::Arrival);
-    let id = w.submit(2, 9, 9, 0);
+    let mut w = world(CONTINUOUS, QueueOrder::Arrival);
+    let id = submit(&mut w, 2, 9, 9, 0);
     w.begin();
     w.cancel(id);
-    w.sweep();
     assert!(!w.ended.contains_key(&id), "its row is being computed");
     w.finish(None);
     assert!(w.begin(), "a step that only gives memory back");
-    assert_eq!(w.ended[&id], Outcome::Cancelled);
+    assert_eq!(w.ended[&id].0, Outcome::Cancelled);
     assert!(w.plan.rows.is_empty());
     w.finish(None);
     assert_eq!(w.pool.usage().blocks_free, POOL_BLOCKS);

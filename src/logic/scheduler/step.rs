@@ -2,21 +2,28 @@
 
 use crate::ids::{RequestId, SeqId, StepId, TokenId};
 
-/// A frozen plan. The engine executes it as a whole, removals first.
+/// A frozen plan. The engine executes it as a whole, the operations on memory first and in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StepPlan {
     pub id: StepId,
-    /// Sequences whose cells go back to the pool before anything is decoded.
-    pub removals: Vec<SeqId>,
+    pub ops: Vec<MemoryOp>,
     /// At most one row for each sequence.
     pub rows: Vec<RowPlan>,
 }
 
 impl StepPlan {
-    /// Whether there is nothing to do, not even memory to give back.
+    /// Whether there is nothing to do, not even with memory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.removals.is_empty() && self.rows.is_empty()
+        self.ops.is_empty() && self.rows.is_empty()
+    }
+
+    /// Sequences without a cell once the operations are done.
+    pub fn emptied(&self) -> impl Iterator<Item = SeqId> {
+        self.ops.iter().filter_map(|op| match op {
+            MemoryOp::Remove { seq, from: 0 } => Some(*seq),
+            _ => None,
+        })
     }
 
     /// Tokens that go through the model.
@@ -24,6 +31,15 @@ impl StepPlan {
     pub fn tokens(&self) -> u32 {
         self.rows.iter().map(|r| r.work.tokens()).sum()
     }
+}
+
+/// What is done to the model's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryOp {
+    /// `to`, which is empty, gets the first `tokens` tokens of `from`.
+    Copy { from: SeqId, to: SeqId, tokens: u32 },
+    /// `seq` loses its cells from position `from` on.
+    Remove { seq: SeqId, from: u32 },
 }
 
 /// What one sequence does in a step.
@@ -39,8 +55,13 @@ pub struct RowPlan {
 /// A chunk of the prompt, or one token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Prompt tokens `start .. start + len`; the last chunk samples the first token of the reply.
-    Prefill { start: u32, len: u32, last: bool },
+    /// Prompt tokens `start .. start + len`; the last chunk samples a token of the reply, which is its first
+    /// unless it was preempted.
+    Prefill {
+        start: u32,
+        len: u32,
+        samples: Option<u32>,
+    },
     /// Feeds the token sampled last at `position` and samples the reply's token number `index`.
     Decode {
         position: u32,
@@ -72,7 +93,7 @@ impl Work {
     #[must_use]
     pub fn samples(self) -> Option<u32> {
         match self {
-            Self::Prefill { last, .. } => last.then_some(0),
+            Self::Prefill { samples, .. } => samples,
             Self::Decode { index, .. } => Some(index),
         }
     }

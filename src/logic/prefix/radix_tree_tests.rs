@@ -1,0 +1,207 @@
+use super::super::{Evicted, EvictionOrder, Freed, Want};
+use super::*;
+
+const EVERYTHING: Want = Want {
+    blocks: u32::MAX,
+    sequences: u32::MAX,
+};
+
+/// One block for each number, all of it that token.
+fn path(blocks: &[i32]) -> Vec<TokenId> {
+    blocks
+        .iter()
+        .flat_map(|&b| [TokenId(b); BLOCK_TOKENS as usize])
+        .collect()
+}
+
+fn cache(paths: &[&[i32]]) -> PrefixCache {
+    let mut cache = PrefixCache::new(EvictionOrder::Lru);
+    for (seq, blocks) in (0..).zip(paths) {
+        assert!(cache.insert(&path(blocks), SeqId(seq)).adopted);
+    }
+    cache.assert_invariants();
+    cache
+}
+
+fn evict(cache: &mut PrefixCache, want: Want) -> (Freed, Vec<(u32, u32)>) {
+    let mut out = Vec::new();
+    let freed = cache.evict(want, &mut out);
+    cache.assert_invariants();
+    (
+        freed,
+        out.iter()
+            .map(|e: &Evicted| (e.seq.0, e.keep_tokens))
+            .collect(),
+    )
+}
+
+#[test]
+fn a_whole_hit_leaves_the_last_token_to_compute() {
+    let mut c = cache(&[&[1, 2]]);
+    let hit = c.match_prefix(&path(&[1, 2]), 31).unwrap();
+    assert_eq!((hit.tokens, hit.seq), (31, SeqId(0)));
+    assert_eq!(
+        c.usage().tokens_locked,
+        32,
+        "the block it ends in is locked"
+    );
+    assert_eq!(c.probe(&path(&[1, 2, 3]), 47), 32);
+    assert_eq!(c.probe(&path(&[1, 2])[..31], 31), 16, "whole blocks only");
+    assert_eq!(c.match_prefix(&path(&[1, 2]), 0), None);
+    assert_eq!(c.match_prefix(&path(&[2, 1]), 31), None);
+}
+
+#[test]
+fn a_match_locks_no_more_than_it_uses() {
+    let mut c = cache(&[&[1, 2, 3, 4]]);
+    let hit = c.match_prefix(&path(&[1, 2, 9]), 47).unwrap();
+    assert_eq!((c.usage().splits, c.usage().tokens_locked), (1, 32));
+    assert_eq!(
+        evict(&mut c, EVERYTHING),
+        (
+            Freed {
+                blocks: 2,
+                sequences: 0
+            },
+            vec![(0, 32)]
+        )
+    );
+    c.unlock(hit.node).unwrap();
+    assert_eq!(
+        evict(&mut c, EVERYTHING),
+        (
+            Freed {
+                blocks: 2,
+                sequences: 1
+            },
+            vec![(0, 0)]
+        )
+    );
+    assert_eq!(c.usage().tokens_held, 0);
+}
+
+#[test]
+fn a_path_that_extends_a_leaf_takes_its_place() {
+    let mut c = cache(&[&[1], &[2]]);
+    let longer = c.insert(&path(&[1, 5]), SeqId(7));
+    assert_eq!((longer.adopted, longer.redundant), (true, Some(SeqId(0))));
+    assert_eq!(c.match_prefix(&path(&[1]), 16).unwrap().seq, SeqId(7));
+    let known = c.insert(&path(&[1]), SeqId(8));
+    assert_eq!(
+        (known.adopted, known.tokens, known.redundant),
+        (false, 16, None)
+    );
+    assert_eq!(c.usage().leaves, 2);
+    c.assert_invariants();
+}
+
+#[test]
+fn what_named_an_evicted_leaf_names_another() {
+    let mut c = cache(&[&[1, 2, 3], &[1, 2, 4], &[1, 5]]);
+    let one = Want {
+        blocks: 0,
+        sequences: 1,
+    };
+    assert_eq!(
+        evict(&mut c, one),
+        (
+            Freed {
+                blocks: 1,
+                sequences: 1
+            },
+            vec![(0, 0)]
+        )
+    );
+    assert_eq!(c.match_prefix(&path(&[1, 2]), 32).unwrap().seq, SeqId(1));
+}
+
+#[test]
+fn one_removal_for_a_path_that_goes_piece_by_piece() {
+    let mut c = cache(&[&[1, 2, 3]]);
+    for end in [1, 2] {
+        let hit = c.match_prefix(&path(&[1, 2, 3][..end]), 99).unwrap();
+        c.unlock(hit.node).unwrap();
+    }
+    let two = Want {
+        blocks: 2,
+        sequences: 0,
+    };
+    assert_eq!(
+        evict(&mut c, two),
+        (
+            Freed {
+                blocks: 2,
+                sequences: 0
+            },
+            vec![(0, 16)]
+        )
+    );
+    assert_eq!(
+        evict(&mut c, EVERYTHING),
+        (
+            Freed {
+                blocks: 1,
+                sequences: 1
+            },
+            vec![(0, 0)]
+        )
+    );
+}
+
+#[test]
+fn by_worth_a_favourite_outlives_newcomers_and_goes_at_last() {
+    let mut c = PrefixCache::new(EvictionOrder::Worth);
+    c.insert(&path(&[0]), SeqId(0));
+    for _ in 0..3 {
+        let hit = c.match_prefix(&path(&[0]), 16).unwrap();
+        c.unlock(hit.node).unwrap();
+    }
+    let one = Want {
+        blocks: 1,
+        sequences: 0,
+    };
+    let survived = (1..).take_while(|&n| {
+        c.insert(&path(&[n]), SeqId(1));
+        evict(&mut c, one).1 == [(1, 0)]
+    });
+    assert_eq!(
+        survived.count(),
+        15,
+        "three hits and the computation: worth 16"
+    );
+}
+
+#[test]
+fn a_handle_that_outlived_its_node_or_its_lock_is_refused() {
+    let mut c = cache(&[&[1, 2]]);
+    let hit = c.match_prefix(&path(&[1, 2]), 32).unwrap();
+    let upper = c.match_prefix(&path(&[1]), 16).unwrap();
+    c.unlock(upper.node).unwrap();
+    assert_eq!(
+        c.unlock(upper.node),
+        Err(StaleHandle),
+        "only those below are locked"
+    );
+    assert_eq!(c.relock(upper.node, hit.node), Err(StaleHandle));
+    c.relock(hit.node, upper.node).unwrap();
+    assert_eq!(evict(&mut c, EVERYTHING).1, [(0, 16)]);
+    assert_eq!(c.lock(hit.node), Err(StaleHandle));
+    assert_eq!(c.clear(), [SeqId(0)]);
+    assert_eq!(c.unlock(upper.node), Err(StaleHandle));
+    c.insert(&path(&[3]), SeqId(0));
+    c.insert(&path(&[4]), SeqId(1));
+    assert_eq!(
+        c.lock(upper.node),
+        Err(StaleHandle),
+        "the slot has another node"
+    );
+    c.assert_invariants();
+}
+
+#[test]
+fn the_cache_that_is_off_adopts_nothing() {
+    let mut c = PrefixCache::off();
+    assert!(!c.insert(&path(&[1]), SeqId(0)).adopted);
+    assert_eq!(c.match_prefix(&path(&[1]), 16), None);
+    assert_eq!(c.usage().lookup_tokens, 16);
+}
