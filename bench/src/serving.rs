@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use cadenced::config::{Config, Flags};
 
 use crate::daemon::{self, Daemon};
 use crate::effective::{self, Mismatch};
 use crate::raw::setting;
-use crate::twin::rung;
 
 /// See the module's text.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,11 +39,25 @@ impl Serving {
         let settings = [&self.settings, more].concat();
         let daemon = Daemon::start(&binary, &args, &settings)?;
         effective::check_asked(&settings, &daemon.effective()?)?;
-        let (asked, actual) = (rung::config(Some(config))?.policy().rung(), daemon.rung()?);
+        let (asked, actual) = (self.config(config, more)?.rung(), daemon.rung()?);
         if asked != actual {
             bail!(Mismatch(format!("asked for {asked}, in force is {actual}")));
         }
         Ok(daemon)
+    }
+
+    /// What the daemon's configuration is then.
+    ///
+    /// # Errors
+    /// Names the key or the file at fault.
+    pub fn config(&self, file: &Path, more: &[(String, String)]) -> Result<Config> {
+        let settings = self.settings.iter().chain(more);
+        let variables = settings.map(|(key, value)| (daemon::variable(key), value.clone()));
+        let flags = Flags {
+            model: Some(self.model.clone()),
+            ..Flags::default()
+        };
+        Ok(Config::load(Some(file), variables, &flags)?)
     }
 
     /// The model's file, if it is what computes.

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::load::arrivals::Extent;
+use crate::load::mix::Mix;
 use crate::load::record::Record;
-use crate::twin::arrivals::{Size, observed};
+use crate::twin::arrivals::{Answers, Offer, observed};
 use crate::twin::cost::CostModel;
 use crate::twin::engine::{Request, Trial};
 use crate::twin::lab;
@@ -25,25 +27,35 @@ pub struct Predicted {
     pub per_s: f64,
 }
 
-/// The twin of each rung, with requests of the sizes that `records` had, over and over.
+/// The twin of each rung, with the requests that `records` are of, over and over.
 ///
 /// # Errors
 /// When a configuration can't be read or no record tells a size.
-pub fn predict(rungs: &[PathBuf], model: CostModel, records: &[Record]) -> Result<Vec<Predicted>> {
-    let sizes: Vec<Size> = observed(records).into_values().collect();
-    ensure!(!sizes.is_empty(), "the server bills no tokens");
-    let request = |size: &Size| Request {
-        at_us: 0,
-        prompt_tokens: size.prompt_tokens,
-        max_tokens: size.answer_tokens,
-        answer_tokens: size.answer_tokens,
+pub fn predict(
+    rungs: &[PathBuf],
+    model: CostModel,
+    mix: Mix,
+    records: &[Record],
+) -> Result<Vec<Predicted>> {
+    let observed = observed(records);
+    ensure!(!observed.is_empty(), "the server bills no tokens");
+    let offer = Offer {
+        mix,
+        answers: Answers::Capped,
+        rate: 1.0,
+        extent: Extent::Requests(records.len()),
+        seed: 0,
+        observed,
     };
-    let requests: Vec<Request> = sizes
-        .iter()
-        .cycle()
-        .take(lab::SAMPLE)
-        .map(request)
-        .collect();
+    let asked = offer.requests();
+    let again = |i: usize| {
+        let mut request = asked[i % asked.len()];
+        request.at_us = 0;
+        // What nobody else has said is not said again either.
+        request.text.own ^= (i / asked.len()) as u64;
+        request
+    };
+    let requests: Vec<Request> = (0..lab::SAMPLE).map(again).collect();
     let of = |file: &PathBuf| {
         let rung = Rung::load(file)?.uncapped();
         Ok(Predicted {
@@ -120,8 +132,8 @@ mod tests {
 
     #[test]
     fn sizes_that_were_measured_make_the_prediction() {
-        let answered = |answer_tokens| Record {
-            index: answer_tokens,
+        let answered = |index, answer_tokens| Record {
+            index,
             status: Some(200),
             first_frame_us: Some(1),
             prompt_tokens: Some(256),
@@ -136,9 +148,15 @@ mod tests {
             cached_token_us: 0.0,
         };
         let fifo = &Rung::files()[..1];
-        let predicted = predict(fifo, model, &[answered(11), answered(11)]).unwrap();
+        let predicted = predict(
+            fifo,
+            model,
+            Mix::Standard,
+            &[answered(0, 11), answered(1, 11)],
+        )
+        .unwrap();
         assert_eq!(predicted[0].rung, "rung1-fifo");
         assert!((predicted[0].per_s - 50.0).abs() < 0.1, "{predicted:?}");
-        assert!(predict(fifo, model, &[]).is_err());
+        assert!(predict(fifo, model, Mix::Standard, &[]).is_err());
     }
 }

@@ -125,7 +125,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         .copied()
         .collect();
     let fit = fit::fit(&steps)?;
-    let predicted = grid::predict(&args.rungs, fit.model, &records)?;
+    let predicted = grid::predict(&args.rungs, fit.model, args.mix, &records)?;
     let e2e_s: Vec<f64> = records.iter().map(Record::e2e_s).collect();
     let slo_ms = grid::slo_ms(&e2e_s);
     let knees = predicted
@@ -181,10 +181,8 @@ fn one_after_the_other(
 
 /// As many clients as the rung has seats: full batches, and nobody waits for long.
 fn best(args: &CalibrateArgs, daemon: &Daemon, rounds: usize) -> Result<Best> {
-    let seats = daemon.stats()?["sequences"]["total"]
-        .as_u64()
-        .context("sequences")? as usize
-        / 2;
+    let last = &args.rungs[args.rungs.len() - 1];
+    let seats = args.serving.config(last, &[])?.policy().max_running();
     let run = closed(args, daemon, seats, rounds * seats)?;
     let (_, meta) = run::measure(&run)?;
     let capacity = meta.summary.capacity;

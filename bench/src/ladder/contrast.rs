@@ -6,7 +6,9 @@ use anyhow::{Context, Result};
 
 use super::LadderArgs;
 use crate::all;
+use crate::load::meta::Meta;
 use crate::load::metrics::Summary;
+use crate::load::record::Record;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness;
 
@@ -19,8 +21,9 @@ pub fn run(args: &LadderArgs) -> Result<()> {
     let last = args.rungs.last().context("no rung")?;
     let slots = ("scheduler.max_running".to_owned(), SLOTS.to_string());
     let daemon = args.serving.start(last, &[slots])?;
-    std::fs::create_dir_all(&args.out)?;
-    let one = |name: &str, closed: Option<usize>| -> Result<Summary> {
+    let folder = args.out.join("contrast");
+    std::fs::create_dir_all(&folder)?;
+    let drive = |closed: Option<usize>| -> Result<(Vec<Record>, Meta)> {
         let mut run: RunArgs = all::given("run", &["--url", &daemon.url(), "--arrivals", "burst"])?;
         run.requests = Some(REQUESTS);
         run.closed = closed;
@@ -29,20 +32,19 @@ pub fn run(args: &LadderArgs) -> Result<()> {
         run.model_file = args.serving.model_file().map(Into::into);
         // The medians are what eight requests can tell.
         run.limits.percentile = 50.0;
-        let (records, meta) = run::measure(&run)?;
-        run::keep(
-            &args.out.join(format!("contrast-{name}.parquet")),
-            &records,
-            &meta,
-        )?;
-        soundness::refuse(meta.unsound)?;
+        let measured = run::measure(&run)?;
         daemon.rest()?;
+        Ok(measured)
+    };
+    // So that neither is the first on a daemon that has just started, and both find the same prefixes cached.
+    drive(Some(SLOTS))?;
+    let keep = |name: &str, (records, meta): (Vec<Record>, Meta)| -> Result<Summary> {
+        run::keep(&folder.join(format!("{name}.parquet")), &records, &meta)?;
+        soundness::refuse(meta.unsound)?;
         Ok(meta.summary)
     };
-    // So that neither is the first on a daemon that has just started.
-    one("warm", Some(SLOTS))?;
-    let closed = one("closed", Some(SLOTS))?;
-    let open = one("open", None)?;
+    let closed = keep("closed", drive(Some(SLOTS))?)?;
+    let open = keep("open", drive(None)?)?;
     println!("{}", table(&open, &closed));
     Ok(())
 }

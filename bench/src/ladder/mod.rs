@@ -20,7 +20,7 @@ use crate::load::mix::Mix;
 use crate::load::quantile::fewest_for;
 use crate::provenance;
 use crate::serving::Serving;
-use crate::twin::rung::{RUNGS, config};
+use crate::twin::rung::RUNGS;
 use plan::{Plan, Step};
 
 /// Sweeps rungs over rates and seeds, with a daemon of its own for each cell; goes on where it was killed.
@@ -107,7 +107,7 @@ fn plan(args: &LadderArgs) -> Result<Plan> {
     );
     let step = |file: &PathBuf| -> Result<Step> {
         Ok(Step {
-            rung: config(Some(file))?.policy().rung().to_owned(),
+            rung: args.serving.config(file, &[])?.rung().to_owned(),
             file: file.clone(),
             config: std::fs::read_to_string(file)?,
         })

@@ -13,8 +13,10 @@ use rand_distr::{Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
 
 use super::engine::Request;
+use super::text::Text;
 use crate::load::arrivals::{Extent, Process, Schedule};
 use crate::load::mix::{Ask, Class, Mix, Workload};
+use crate::load::prompts::{Beginning, beginning};
 use crate::load::record::Record;
 
 /// Of English prose under the vocabularies of today's small models.
@@ -112,6 +114,7 @@ impl Offer {
             Request {
                 at_us,
                 prompt_tokens: size.prompt_tokens,
+                text: text(&ask, size.prompt_tokens),
                 max_tokens: ask.max_tokens,
                 answer_tokens: size.answer_tokens,
             }
@@ -127,6 +130,21 @@ impl Offer {
                 _ => ask.max_tokens,
             },
         }
+    }
+}
+
+/// Which tokens the prompt shares with which others.
+fn text(ask: &Ask, prompt_tokens: u32) -> Text {
+    let (head, words) = match beginning(ask) {
+        Beginning::System(i) => (1 + i as u64, SYSTEM_WORDS),
+        Beginning::Tools => (1000, TOOLS_WORDS),
+        Beginning::Own => (0, 0),
+    };
+    let head_tokens = (f64::from(words) * TOKENS_PER_WORD) as u32;
+    Text {
+        head,
+        head_tokens: head_tokens.min(prompt_tokens - 1),
+        own: ask.salt,
     }
 }
 

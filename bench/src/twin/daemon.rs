@@ -1,5 +1,6 @@
-//! One daemon without actors: the capacity cap, the wait queue, the pool and the scheduler, called in the
-//! order in which the actors call them. The only file of the twin that knows `logic`'s moving parts.
+//! One daemon without actors: the capacity cap, the wait queue, the turn with its books and its prefix cache, called
+//! in the order in which the actors call them. With `job`, the only file of the twin that knows `logic`'s moving
+//! parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,37 +9,34 @@ use cadenced::ids::{RequestId, TokenId};
 use cadenced::logic::admission::{
     AdmissionPolicy, CapacityOnly, EngineSnapshot, RetryAfter, Verdict,
 };
-use cadenced::logic::capacity::{Capacity, Reservation};
-use cadenced::logic::kv::{KvPool, blocks_for};
+use cadenced::logic::capacity::Capacity;
+use cadenced::logic::kv::{BLOCK_TOKENS, KvPool};
+use cadenced::logic::prefix::PrefixCache;
 use cadenced::logic::request::{FinishReason, Outcome, RequestSpec};
 use cadenced::logic::scheduler::step::{RowResult, StepPlan};
 use cadenced::logic::scheduler::{Scheduler, Sequence};
 use cadenced::logic::time::Timestamp;
+use cadenced::logic::turn::{Ask, Turn};
 use cadenced::logic::wait_queue::WaitQueue;
 
 use super::cost::Composition;
+use super::job::Job;
 use super::rung::Rung;
+use super::text::Text;
 
 /// Of a body, for the cap in bytes.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// What travels with a request.
-struct Job {
-    /// Tokens that the model samples before the answer ends by itself, the end token included.
-    answer_tokens: u32,
-    _reservation: Reservation,
-}
-
 /// What a turn came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum Planned {
     /// A step is in flight.
     Step(Composition),
     /// There is nothing to do, until a request comes or this moment does.
     Idle { ask_again: Option<Timestamp> },
 }
 
-/// Steps to come that are all alike: every running sequence decodes, and none ends, starts or leaves.
+/// Steps to come that are all alike: every running sequence decodes, and none ends, starts, leaves or needs memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steady {
     pub steps: u32,
@@ -53,15 +51,14 @@ pub struct Daemon {
     admission: CapacityOnly,
     queue: WaitQueue<Job>,
     pool: KvPool,
-    scheduler: Scheduler<Job>,
+    tree: PrefixCache,
+    turn: Turn<Job>,
+    caches: bool,
     plan: StepPlan,
     results: Vec<RowResult>,
-    left: Vec<(Sequence<Job>, Outcome)>,
-    /// The pool was short at the last reservation and nothing has come back since.
-    starved: bool,
     /// A running request was cancelled and has not been swept out.
     cancelled: bool,
-    kv_cells: u32,
+    max_output_tokens: u32,
 }
 
 impl Daemon {
@@ -75,14 +72,14 @@ impl Daemon {
                 },
             },
             queue: WaitQueue::new(rung.order, rung.capacity.requests.saturating_add(1)),
-            pool: KvPool::new(rung.kv_cells, rung.sequences),
-            scheduler: Scheduler::new(rung.policy, rung.limits),
+            pool: rung.config.kv_pool(),
+            tree: PrefixCache::new(rung.config.prefix.eviction),
+            turn: Turn::new(Scheduler::new(rung.policy, rung.limits), rung.caches()),
+            caches: rung.caches(),
             plan: StepPlan::default(),
             results: Vec::new(),
-            left: Vec::new(),
-            starved: false,
             cancelled: false,
-            kv_cells: rung.kv_cells,
+            max_output_tokens: rung.config.limits.max_output_tokens,
         }
     }
 
@@ -90,29 +87,35 @@ impl Daemon {
     ///
     /// # Errors
     /// How it ended at once.
-    pub fn submit(&mut self, spec: RequestSpec, answer_tokens: u32) -> Result<(), Outcome> {
+    pub fn submit(
+        &mut self,
+        spec: RequestSpec,
+        text: Text,
+        answer_tokens: u32,
+    ) -> Result<(), Outcome> {
         let bytes = spec.prompt_tokens as usize * BYTES_PER_TOKEN;
         let mut reservation = self.capacity.reserve(bytes).map_err(|_| Outcome::Refused)?;
-        if spec.prompt_tokens >= self.kv_cells {
+        let context = self.pool.sequence_tokens_max();
+        if spec.prompt_tokens >= context {
             return Err(Outcome::Invalid);
         }
+        let room = (context - spec.prompt_tokens).min(self.max_output_tokens);
         let spec = RequestSpec {
-            max_tokens: spec.max_tokens.min(self.kv_cells - spec.prompt_tokens),
+            max_tokens: spec.max_tokens.min(room),
             ..spec
         };
+        let scheduler = self.turn.scheduler();
         let snapshot = EngineSnapshot {
             waiting: self.queue.len(),
-            running: self.scheduler.running().len(),
-            tokens_remaining: self.queue.max_tokens_waiting() + self.scheduler.tokens_remaining(),
+            running: scheduler.running().len() + self.turn.deferred(),
+            tokens_remaining: self.queue.max_tokens_waiting() + scheduler.tokens_remaining(),
             // Only for Retry-After, and nobody here comes back.
             tokens_per_s: None,
         };
         match self.admission.decide(&spec, &mut reservation, &snapshot) {
             Verdict::Admit => {
-                let job = Job {
-                    answer_tokens,
-                    _reservation: reservation,
-                };
+                let text = self.caches.then_some(text);
+                let job = Job::new(&spec, text, answer_tokens, reservation);
                 self.queue.push(spec, job).map_err(|_| Outcome::Refused)
             }
             Verdict::Refuse { .. } => Err(Outcome::Refused),
@@ -122,42 +125,79 @@ impl Daemon {
     /// Its client has left.
     pub fn cancel(&mut self, id: RequestId) {
         if self.queue.remove(id).is_none() {
-            self.cancelled |= self.scheduler.end(id, Outcome::Cancelled);
+            self.cancelled |= self.turn.cancel(id);
         }
     }
 
-    /// sweep → take → reserve → plan. `ended` hears of each request that leaves, how, and how many tokens
-    /// it had.
-    pub fn turn(&mut self, now: Timestamp, mut ended: impl FnMut(RequestId, Outcome, u32)) -> Turn {
-        self.scheduler.sweep(&mut self.left);
+    /// A turn, up to its step. `ended` hears of each request that leaves, how, and how many tokens it had.
+    /// `token_time_us` is what the last step took.
+    pub fn turn(
+        &mut self,
+        now: Timestamp,
+        token_time_us: f64,
+        mut ended: impl FnMut(RequestId, Outcome, u32),
+    ) -> Planned {
+        let mut ask_again = None;
+        let mut ask = self.turn.begin(now, token_time_us);
         self.cancelled = false;
-        for (sequence, outcome) in self.left.drain(..) {
-            ended(sequence.spec.id, outcome, sequence.num_generated);
+        loop {
+            self.carry_out(&mut ended);
+            ask = match ask {
+                Ask::Insert(insertions) => {
+                    let tree = &mut self.tree;
+                    let answers: Vec<_> = insertions.iter().map(|i| i.into_tree(tree)).collect();
+                    self.turn.inserted(&answers)
+                }
+                Ask::Take(rule) => {
+                    let (n, again) = self.queue.ready(rule, now);
+                    ask_again = again;
+                    let taken = (0..n).filter_map(|_| self.queue.pop()).collect();
+                    self.turn.taken(taken)
+                }
+                Ask::Match(queries) => {
+                    let tree = &mut self.tree;
+                    let hits: Vec<_> = queries.iter().map(|q| q.ask(tree)).collect();
+                    self.turn.matched(&hits)
+                }
+                Ask::Reserve(reserve) => {
+                    let reserved = reserve.from(&mut self.pool);
+                    self.turn.reserved(&reserved)
+                }
+                Ask::Evict(want) => {
+                    let given = want.from(&mut self.tree);
+                    self.turn.evicted(&given)
+                }
+                Ask::Run => break,
+            };
         }
-        let ask_again = self.take(now);
-        self.scheduler.plan(&mut self.plan);
+        self.turn.plan(&mut self.plan);
         if self.plan.is_empty() {
-            return Turn::Idle { ask_again };
+            return Planned::Idle { ask_again };
         }
-        Turn::Step(Composition::of(&self.plan))
+        Planned::Step(Composition::of(&self.plan))
     }
 
-    /// Takes from the queue what may start and has room, no further than the first that has none.
-    fn take(&mut self, now: Timestamp) -> Option<Timestamp> {
-        let rule = self.scheduler.take_rule().filter(|_| !self.starved)?;
-        let (n, ask_again) = self.queue.ready(rule, now);
-        for _ in 0..n {
-            let (spec, job) = self.queue.pop()?;
-            match self.pool.reserve(blocks_for(spec.cells_max())) {
-                Some(lease) => self.scheduler.admit(spec, lease, 0, job),
-                None => {
-                    self.starved = true;
-                    self.queue.put_back(spec, job);
-                    break;
-                }
-            }
+    /// What the turn has left to be done.
+    fn carry_out(&mut self, ended: &mut impl FnMut(RequestId, Outcome, u32)) {
+        let effects = &mut self.turn.effects;
+        for (s, outcome) in effects.ended.drain(..) {
+            ended(s.spec.id, outcome, s.num_generated);
         }
-        ask_again
+        for (spec, job) in effects.abandoned.drain(..) {
+            ended(spec.id, Outcome::Cancelled, job.generated);
+        }
+        for (spec, job) in effects.put_back.drain(..) {
+            self.queue.put_back(spec, job);
+        }
+        for node in effects.unlock.drain(..) {
+            let known = self.tree.unlock(node);
+            debug_assert!(known.is_ok(), "a lock outlived its node");
+        }
+        for entry in effects.books.drain(..) {
+            let agrees = entry.enter(&mut self.pool);
+            debug_assert!(agrees, "the books disagree with {entry:?}");
+        }
+        effects.preempted = 0;
     }
 
     /// The step in flight is done. `first_token` hears of each answer that has begun.
@@ -171,40 +211,40 @@ impl Daemon {
         let rows = self.plan.rows.iter();
         self.results.extend(rows.map(|r| result(r.work.samples())));
         let deliver = |s: &mut Sequence<Job>, _: TokenId| {
+            s.payload.generated = s.num_generated;
             if s.num_generated == 1 {
                 first_token(s.spec.id);
             }
             let at_end = s.num_generated >= s.payload.answer_tokens;
             at_end.then_some(Outcome::Finished(FinishReason::Stop))
         };
-        let done = self.scheduler.complete(&self.plan, &self.results, deliver);
+        let done = self.turn.complete(&self.plan, &self.results, deliver);
         debug_assert!(done.is_ok(), "the plan in hand is the step in flight");
-        for seq in &self.plan.removals {
-            self.starved = false;
-            let was_held = self.pool.release(*seq);
-            debug_assert!(was_held, "{seq:?} released twice");
-        }
     }
 
     /// The steps from here on in which nothing can change. To be asked between [`Self::complete`] and
-    /// [`Self::turn`]. What runs holds all the memory that it will need; a pool that grows with the answers
-    /// would end them where one needs a block.
+    /// [`Self::turn`].
     pub fn steady(&self) -> Option<Steady> {
-        let may_take = self.scheduler.take_rule().is_some() && !self.starved;
-        if self.cancelled || (may_take && !self.queue.is_empty()) {
+        let may_take = self.turn.scheduler().take_rule(0).is_some();
+        // What waits for memory or for another's prefill is looked at in every turn.
+        let looked_at = self.turn.deferred() > 0 || (may_take && !self.queue.is_empty());
+        if self.cancelled || looked_at || self.plan.emptied().next().is_some() {
             return None;
         }
         let mut steps = u32::MAX;
         let mut first = Composition::default();
-        for s in self.scheduler.running() {
-            if s.num_computed < s.spec.prompt_tokens {
+        for s in self.turn.scheduler().running() {
+            let whole_blocks =
+                s.num_computed.min(s.spec.prompt_tokens) / BLOCK_TOKENS * BLOCK_TOKENS;
+            if s.prefilling() || (self.caches && whole_blocks > s.in_cache) {
                 return None;
             }
             let length = s.payload.answer_tokens.min(s.spec.max_tokens);
-            // The step with the last token is one in which something changes.
-            steps = steps.min(length.saturating_sub(s.num_generated).saturating_sub(1));
-            first.decode_seqs += 1;
-            first.cached_tokens += u64::from(s.spec.prompt_tokens + s.num_generated - 1);
+            // The step with the last token is one in which something changes, as is one that needs a block.
+            let to_the_end = length.saturating_sub(s.num_generated).saturating_sub(1);
+            let room = s.lease.capacity().saturating_sub(s.num_computed);
+            steps = steps.min(to_the_end).min(room);
+            first = first + Composition::of_tokens(s.num_computed, 1);
         }
         (first.decode_seqs > 0 && steps > 0).then_some(Steady {
             steps,
@@ -215,18 +255,22 @@ impl Daemon {
 
     /// Takes `steps` of the steady steps at once.
     pub fn skip(&mut self, steps: u32) {
-        for s in self.scheduler.running_mut() {
+        for s in self.turn.running_mut() {
+            s.num_computed += steps;
             s.num_generated += steps;
+            s.payload.generated = s.num_generated;
         }
     }
 
-    /// Whether it holds nothing: no request, no seat, no block, no sequence.
+    /// Whether it holds nothing but what is cached: no request, no seat, no block, no sequence, no lock.
     pub fn is_empty(&self) -> bool {
-        let kv = self.pool.usage();
+        let (kv, prefixes) = (self.pool.usage(), self.tree.usage());
         self.queue.is_empty()
-            && self.scheduler.running().is_empty()
+            && self.turn.scheduler().running().is_empty()
+            && self.turn.deferred() == 0
             && self.capacity.held().requests == 0
-            && kv.blocks_free == kv.blocks_total
-            && kv.sequences_free == kv.sequences_total
+            && kv.blocks_free + kv.blocks_cached == kv.blocks_total
+            && kv.sequences_free + kv.sequences_cached == kv.sequences_total
+            && prefixes.tokens_locked == 0
     }
 }

@@ -7,8 +7,9 @@ use cadenced::logic::request::{Outcome, RequestSpec};
 use cadenced::logic::time::Timestamp;
 
 use super::cost::{PS_PER_US, StepCost};
-use super::daemon::{Daemon, Turn};
+use super::daemon::{Daemon, Planned};
 use super::rung::Rung;
+use super::text::Text;
 
 /// A request as nobody in the daemon knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,7 @@ pub struct Request {
     /// When it arrives, in microseconds; requests are in this order.
     pub at_us: u64,
     pub prompt_tokens: u32,
+    pub text: Text,
     /// Its cap, which the daemon is told.
     pub max_tokens: u32,
     /// Tokens that the model would sample if nothing stopped it, the end token included.
@@ -88,6 +90,7 @@ impl Trial {
             daemon: Daemon::new(&self.rung),
             now: 0,
             phase: Phase::Idle { ask_again: None },
+            step_ps: 0,
             arrived: 0,
             leavers: 0,
             first_token: vec![None; requests.len()],
@@ -123,6 +126,8 @@ struct Run<'a> {
     /// Picoseconds.
     now: u64,
     phase: Phase,
+    /// Of the last step, in picoseconds.
+    step_ps: u64,
     /// Requests that have arrived.
     arrived: usize,
     /// Requests whose patience has been looked at: they arrived, so they leave, in order.
@@ -180,8 +185,10 @@ impl Run<'_> {
             deadline: slo_us.map_or(Timestamp::NEVER, |slo| Timestamp(request.at_us + slo)),
             prompt_tokens: request.prompt_tokens,
             max_tokens: request.max_tokens,
+            preempted: false,
         };
-        if let Err(outcome) = self.daemon.submit(spec, request.answer_tokens) {
+        let (text, answer_tokens) = (request.text, request.answer_tokens);
+        if let Err(outcome) = self.daemon.submit(spec, text, answer_tokens) {
             self.end(index, outcome, 0);
         } else if matches!(self.phase, Phase::Idle { .. }) {
             self.turn();
@@ -216,17 +223,21 @@ impl Run<'_> {
     fn turn(&mut self) {
         let now = Timestamp(self.now / PS_PER_US);
         let mut ended = Vec::new();
-        let turn = self.daemon.turn(now, |id, outcome, n| {
+        let token_time_us = self.step_ps as f64 / PS_PER_US as f64;
+        let turn = self.daemon.turn(now, token_time_us, |id, outcome, n| {
             ended.push((id.0 as usize, outcome, n))
         });
         for (index, outcome, generated) in ended {
             self.end(index, outcome, generated);
         }
         self.phase = match turn {
-            Turn::Step(step) => Phase::Computing {
-                until: self.now + self.trial.cost.of(step),
-            },
-            Turn::Idle { ask_again } => Phase::Idle {
+            Planned::Step(step) => {
+                self.step_ps = self.trial.cost.of(step);
+                Phase::Computing {
+                    until: self.now + self.step_ps,
+                }
+            }
+            Planned::Idle { ask_again } => Phase::Idle {
                 ask_again: ask_again.map(|at| at.0 * PS_PER_US),
             },
         };
@@ -242,10 +253,12 @@ impl Run<'_> {
         let within = client.map_or(u64::MAX, |at| at - self.now);
         let cost = &self.trial.cost;
         let steps = cost.decodes_begun(steady.first, steady.steps, within);
+        let took = cost.of_decodes(steady.first, steps);
         self.phase = Phase::Skipping {
             steps,
-            until: self.now + cost.of_decodes(steady.first, steps),
+            until: self.now + took,
         };
+        self.step_ps = took - cost.of_decodes(steady.first, steps.saturating_sub(1));
         true
     }
 

@@ -24,6 +24,12 @@ fn request(at_us: u64, prompt_tokens: u32, max_tokens: u32, answer_tokens: u32) 
     Request {
         at_us,
         prompt_tokens,
+        // Two hundred tokens that all begin with.
+        text: Text {
+            head: 1,
+            head_tokens: (prompt_tokens - 1).min(200),
+            own: at_us ^ u64::from(max_tokens),
+        },
         max_tokens,
         answer_tokens,
     }
@@ -95,18 +101,26 @@ fn rungs() -> impl Strategy<Value = Rung> {
             },
         }),
     ];
+    // With and without a cache, with and without preemption.
+    let memory = prop_oneof![
+        Just(Rung::continuous()),
+        any::<bool>().prop_map(|reserve_growth| {
+            let mut rung = Rung::cache();
+            rung.config.kv.reserve_growth = reserve_growth;
+            rung
+        }),
+    ];
     // A pool in which two may not fit, and a house that may be full.
-    (policy, 4u32..40, 2usize..30).prop_map(|(policy, blocks, requests)| {
-        let rung = Rung::continuous();
+    (policy, memory, 4u32..40, 2usize..30).prop_map(|(policy, rung, blocks, requests)| {
         Rung {
             policy,
-            kv_cells: blocks * 16,
             capacity: CapacityLimits {
                 requests,
                 ..rung.capacity
             },
             ..rung
         }
+        .with_cells(blocks * 16)
     })
 }
 
@@ -137,7 +151,7 @@ proptest! {
         prop_assert_eq!(&fates, &stepped);
         prop_assert_eq!(fates.len(), requests.len());
         for (fate, request) in fates.iter().zip(&requests) {
-            let sampled = request.sampled(trial.rung.kv_cells);
+            let sampled = request.sampled(trial.rung.kv_cells());
             match fate.outcome {
                 Outcome::Finished(_) => prop_assert_eq!(fate.generated, sampled),
                 Outcome::Cancelled => prop_assert_eq!(fate.end_us, request.at_us + patience.unwrap()),
@@ -149,6 +163,19 @@ proptest! {
             }
         }
     }
+}
+
+/// Two requests that begin alike, one after the other: of the second one's prompt only what is its own is computed.
+#[test]
+fn a_prefix_that_is_cached_is_not_computed_again() {
+    let apart = [request(0, 300, 2, 2), request(1_000_000, 300, 3, 3)];
+    let took = |rung: Rung| {
+        let fates = Trial::new(rung, COST.into()).run(&apart);
+        fates[1].first_token_us.unwrap() - apart[1].at_us
+    };
+    // Whole blocks of the 200 tokens: 192, and 108 more.
+    assert_eq!(took(Rung::cache()), 7 + 108 * 3 + 192 / 4);
+    assert_eq!(took(Rung::continuous()), 7 + 256 * 3 + 7 + 44 * 3 + 64);
 }
 
 /// The M/G/1 queue: under Poisson arrivals the mean wait is λ E[S²] / 2(1 - ρ), whatever the services'

@@ -127,8 +127,8 @@ impl Lab {
         let bounds = Bounds {
             cost: self.cost,
             rows_max: seats.chain(SEATS).max().unwrap_or(1) as u32,
-            kv_cells: self.rungs.iter().map(|r| r.kv_cells).max().unwrap_or(0),
-            prefix_cache: false,
+            kv_cells: self.rungs.iter().map(Rung::kv_cells).max().unwrap_or(0),
+            prefix_cache: self.rungs.iter().any(Rung::caches),
         };
         let requests = &offered.requests;
         let mut trials = self.trials(Some(slo_us), None);

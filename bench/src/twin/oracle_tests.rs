@@ -3,6 +3,7 @@
 use super::*;
 use crate::twin::cost::CostModel;
 use crate::twin::rung::Rung;
+use crate::twin::text::Text;
 use proptest::prelude::*;
 
 fn feasible(jobs: &[Job], slo: u64) -> bool {
@@ -73,10 +74,10 @@ proptest! {
             .into_iter()
             .map(|(gap, prompt_tokens, max_tokens, answer_tokens)| {
                 at_us += gap;
-                Request { at_us, prompt_tokens, max_tokens, answer_tokens }
+                Request { at_us, prompt_tokens, text: Text { own: at_us, ..Text::default() }, max_tokens, answer_tokens }
             })
             .collect();
-        let bounds = Bounds { cost: model.into(), rows_max: 16, kv_cells: 16_384, prefix_cache: false };
+        let bounds = Bounds { cost: model.into(), rows_max: 16, kv_cells: 16_384, prefix_cache: true };
         let most = bounds.most_on_time(&requests, slo_us);
         let trials: Vec<Trial> = Rung::ladder()
             .into_iter()
@@ -106,6 +107,7 @@ fn the_least_work_of_a_request_can_be_counted() {
     let request = Request {
         at_us: 0,
         prompt_tokens: 5,
+        text: Text::default(),
         max_tokens: 3,
         answer_tokens: 9,
     };

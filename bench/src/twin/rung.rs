@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use cadenced::config::{Config, Flags};
 use cadenced::logic::capacity::CapacityLimits;
 use cadenced::logic::scheduler::StepLimits;
@@ -10,23 +10,23 @@ use cadenced::logic::scheduler::policy::Policy;
 use cadenced::logic::wait_queue::QueueOrder;
 
 /// The configurations of the rungs that exist, below the repository's root.
-pub const RUNGS: [&str; 3] = [
+pub const RUNGS: [&str; 4] = [
     "config/rung1-fifo.toml",
     "config/rung2-static.toml",
     "config/rung3-continuous.toml",
+    "config/rung4-cache.toml",
 ];
 
-/// See the module's text.
+/// See the module's text. What stands beside `config` comes from there, and may be varied.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rung {
     pub name: &'static str,
     pub policy: Policy,
     pub order: QueueOrder,
     pub limits: StepLimits,
-    pub kv_cells: u32,
-    /// Sequence ids.
-    pub sequences: u32,
     pub capacity: CapacityLimits,
+    /// Of the pool and the prefix cache.
+    pub config: Config,
 }
 
 /// The configuration that `file` makes of the defaults; the defaults without one. The environment, which may
@@ -39,24 +39,37 @@ pub fn config(file: Option<&Path>) -> Result<Config> {
 }
 
 impl Rung {
-    /// The rung that a configuration file describes.
+    /// The rung that a configuration file describes, for a model that can share prefixes.
     ///
     /// # Errors
-    /// See [`config`].
+    /// See [`config`]; and when the size of the pool is left to a machine.
     pub fn load(file: &Path) -> Result<Self> {
-        Ok(Self::of(&config(Some(file))?))
+        Self::of(config(Some(file))?)
     }
 
-    fn of(config: &Config) -> Self {
-        Self {
-            name: config.policy().rung(),
+    fn of(config: Config) -> Result<Self> {
+        ensure!(
+            config.cells() > 0,
+            "kv.cells: \"auto\" means nothing without a machine"
+        );
+        Ok(Self {
+            name: config.rung(),
             policy: config.policy(),
             order: config.queue_order(),
             limits: config.step_limits(),
-            kv_cells: config.kv.cells,
-            sequences: config.sequences(),
             capacity: config.capacity(),
-        }
+            config,
+        })
+    }
+
+    /// The most tokens that one request may have.
+    pub fn kv_cells(&self) -> u32 {
+        self.config.kv_pool().sequence_tokens_max()
+    }
+
+    /// Whether there is a prefix cache.
+    pub fn caches(&self) -> bool {
+        self.config.may_reuse()
     }
 
     /// The same without a cap on what may wait.
@@ -72,7 +85,7 @@ impl Rung {
 
 #[cfg(test)]
 impl Rung {
-    pub fn files() -> [std::path::PathBuf; 3] {
+    pub fn files() -> [std::path::PathBuf; 4] {
         RUNGS.map(|file| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))
     }
 
@@ -87,5 +100,15 @@ impl Rung {
 
     pub fn continuous() -> Self {
         Self::ladder().swap_remove(2)
+    }
+
+    pub fn cache() -> Self {
+        Self::ladder().swap_remove(3)
+    }
+
+    /// The same with a pool of so many cells.
+    pub fn with_cells(mut self, cells: u32) -> Self {
+        self.config.kv.cells = cadenced::config::AutoOr::Count(cells);
+        self
     }
 }

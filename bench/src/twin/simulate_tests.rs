@@ -36,7 +36,7 @@ fn two_runs_are_equal_to_the_last_byte() {
 #[test]
 fn what_is_offered_is_accounted_for_and_no_rung_beats_the_clairvoyant() {
     let grid = simulate(&args()).unwrap();
-    assert_eq!((grid.cells.len(), grid.ceilings.len()), (18, 6));
+    assert_eq!((grid.cells.len(), grid.ceilings.len()), (24, 6));
     for c in &grid.cells {
         assert_eq!(c.offered, c.finished + c.shed + c.gave_up, "{c:?}");
         assert!(c.within_slo <= c.finished && c.e2e_s.n == c.finished + c.gave_up);
@@ -64,7 +64,7 @@ fn what_is_offered_is_accounted_for_and_no_rung_beats_the_clairvoyant() {
 #[test]
 fn the_same_requests_are_offered_to_every_rung_and_at_every_load() {
     let grid = simulate(&args()).unwrap();
-    for pair in grid.cells.chunks(3) {
+    for pair in grid.cells.chunks(4) {
         assert!(
             pair.iter()
                 .all(|c| c.offered == pair[0].offered && c.seed == pair[0].seed)
@@ -76,8 +76,8 @@ fn the_same_requests_are_offered_to_every_rung_and_at_every_load() {
 fn the_table_names_every_cell() {
     let grid = simulate(&args()).unwrap();
     let text = table::markdown(&grid);
-    // A sentence, an empty line, two of header, three rungs and the clairvoyant at three loads.
-    assert_eq!(text.lines().count(), 4 + 9 + 3, "{text}");
+    // A sentence, an empty line, two of header, four rungs and the clairvoyant at three loads.
+    assert_eq!(text.lines().count(), 4 + 12 + 3, "{text}");
     for line in text.lines().skip(2) {
         assert_eq!(line.matches('|').count(), 15, "{line}");
     }
