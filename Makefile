@@ -90,6 +90,17 @@ profile: model perf ## Sample the daemon under load: folded stacks, a flamegraph
 	$(BIN)/cadenced-bench profile --clients 1 --out bench/results/profile/one-client
 	$(BIN)/cadenced-bench profile --clients 8 --out bench/results/profile
 
+# The smallest whole: this machine measured, three rungs under two loads on the real model, tables and figures.
+SMOKE := $(BIN)/../bench-smoke
+.PHONY: bench-smoke
+bench-smoke: model ## In under three minutes: calibrate, a three-rung mini ladder, the report
+	rm -rf $(SMOKE)
+	$(BIN)/cadenced-bench calibrate --short --mix short --rates 2 --out $(SMOKE)/calibration.json
+	$(BIN)/cadenced-bench ladder --calibration $(SMOKE)/calibration.json --out $(SMOKE)/ladder \
+	  --rungs config/rung1-fifo.toml,config/rung3-continuous.toml,config/rung4-cache.toml \
+	  --seeds 1 --arrivals 40 --percentile 95
+	$(BIN)/cadenced-bench report
+
 .PHONY: bench
 bench: model ## Every measurement of bench/README.md; needs a quiet machine
 	$(BIN)/cadenced-bench all

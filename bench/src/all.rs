@@ -7,10 +7,13 @@ use crate::{host_work, knobs, memory, micro, occupancy, quality, raw, reuse};
 
 /// What a subcommand does when it is given nothing.
 fn defaults<A: Args + FromArgMatches>(name: &'static str) -> Result<A> {
+    given(name, &[])
+}
+
+/// What a subcommand does when it is given `args`.
+pub fn given<A: Args + FromArgMatches>(name: &'static str, args: &[&str]) -> Result<A> {
     let command = A::augment_args(clap::Command::new(name).no_binary_name(true));
-    Ok(A::from_arg_matches(
-        &command.try_get_matches_from([""; 0])?,
-    )?)
+    Ok(A::from_arg_matches(&command.try_get_matches_from(args)?)?)
 }
 
 /// About three quarters of an hour on two cores, which should do nothing else.

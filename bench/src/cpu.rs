@@ -75,10 +75,26 @@ pub fn waited_seconds() -> f64 {
 
 /// Seconds that the hypervisor has given to others while this machine wanted to run, all cores together.
 pub fn stolen_seconds() -> f64 {
+    machine_seconds(&[8])
+}
+
+/// Seconds in which the machine's cores did anything for anybody, all of them together.
+pub fn busy_seconds() -> f64 {
+    // user, nice, system, irq, softirq
+    machine_seconds(&[1, 2, 3, 6, 7])
+}
+
+/// The sum of some columns of the machine's own account.
+fn machine_seconds(columns: &[usize]) -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let steal = stat
+    let cpu: Vec<&str> = stat
         .lines()
         .next()
-        .and_then(|cpu| cpu.split_whitespace().nth(8)?.parse::<f64>().ok());
-    steal.unwrap_or(0.0) / 100.0
+        .unwrap_or("")
+        .split_whitespace()
+        .collect();
+    let ticks = columns
+        .iter()
+        .filter_map(|i| cpu.get(*i)?.parse::<f64>().ok());
+    ticks.sum::<f64>() / 100.0
 }

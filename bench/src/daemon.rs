@@ -28,6 +28,11 @@ pub fn binary(named: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
+/// The environment variable that sets `section.key`.
+pub fn variable(key: &str) -> String {
+    format!("CADENCED__{}", key.replace('.', "__").to_uppercase())
+}
+
 impl Daemon {
     /// Starts `binary serve ARGS` with `settings` (section.key, value), and waits until it is ready.
     pub fn start(binary: &Path, args: &[&str], settings: &[(String, String)]) -> Result<Self> {
@@ -38,10 +43,7 @@ impl Daemon {
             .args(["--listen", "127.0.0.1:0"])
             .env("NO_COLOR", "1");
         for (key, value) in settings {
-            command.env(
-                format!("CADENCED__{}", key.replace('.', "__").to_uppercase()),
-                value,
-            );
+            command.env(variable(key), value);
         }
         let mut child = command
             .stdout(Stdio::null())
@@ -88,6 +90,32 @@ impl Daemon {
             self.addr,
             &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"),
         )
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// The name of the rung that runs.
+    pub fn rung(&self) -> Result<String> {
+        let stats = self.stats()?;
+        let rung = stats["rung"].as_str().context("/stats has no rung")?;
+        Ok(rung.to_owned())
+    }
+
+    /// Waits until nothing runs and all memory is given back or cached.
+    pub fn rest(&self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let stats = self.stats()?;
+            let blocks = |key: &str| stats["kv"][key].as_u64().unwrap_or(0);
+            let at_rest = blocks("blocks_free") + blocks("blocks_cached") == blocks("blocks_total");
+            if stats["running"] == 0 && stats["waiting"] == 0 && at_rest {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "the daemon never came to rest");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub fn stats(&self) -> Result<Value> {

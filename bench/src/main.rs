@@ -2,6 +2,7 @@
 //! taken, how to read it and what it decided.
 
 mod all;
+mod calibrate;
 mod canary;
 mod child;
 mod client;
@@ -12,6 +13,7 @@ mod effective;
 mod engine;
 mod host_work;
 mod knobs;
+mod ladder;
 mod load;
 mod memory;
 mod micro;
@@ -25,8 +27,10 @@ mod raw;
 mod raw_loop;
 mod report;
 mod reuse;
+mod serving;
 mod sse;
 mod stats;
+mod twin;
 mod window;
 mod workload;
 
@@ -64,6 +68,12 @@ enum Command {
     Profile(profile::ProfileArgs),
     /// All of the above but the profile, with their defaults.
     All,
+    /// What this machine can do: the cost model, capacity, and from them a ladder's rates and SLO.
+    Calibrate(calibrate::CalibrateArgs),
+    /// Rungs over rates and seeds, on a daemon of its own for each cell.
+    Ladder(Box<ladder::LadderArgs>),
+    /// The ladder in virtual time, beside what a clairvoyant could do.
+    Simulate(twin::simulate::SimulateArgs),
     /// Makes the tables of the READMEs out of the results.
     Report(report::ReportArgs),
     /// Open-loop load on an OpenAI-compatible server, one record a request.
@@ -96,6 +106,9 @@ fn main() -> ExitCode {
         Command::Micro(args) => micro::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::All => all::run(),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Ladder(args) => ladder::run(&args),
+        Command::Simulate(args) => twin::simulate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => load::run::run(&args),
         Command::Summary(args) => load::again::run(&args),

@@ -5,6 +5,7 @@
 //! | `standard` | 70% share one of four system prompts, 30% bring one of like length of their own; caps lognormal(4.6, 0.8) in [16, 512] |
 //! | `multi-turn` | conversations of 2 to 6 turns, eight alive at a time, each turn with the whole history; the same caps |
 //! | `agent` | one long preamble of tools for all, tasks of 2 to 8 steps, caps lognormal(3.2, 0.5) in [8, 64] |
+//! | `short` | a question without a system prompt, caps lognormal(2.8, 0.4) in [8, 32]: many arrivals in little time |
 //! | `uniform` | a control in which all are alike: own system prompts, cap 133, the standard mix's mean |
 //! | `trace` | lengths from a file |
 //!
@@ -26,6 +27,7 @@ pub enum Mix {
     Standard,
     MultiTurn,
     Agent,
+    Short,
     Uniform,
     Trace,
 }
@@ -41,16 +43,19 @@ pub enum Class {
     Unique,
     Conversation,
     Agent,
+    /// No system prompt.
+    Short,
     Uniform,
     Trace,
 }
 
 impl Class {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 7] = [
         (Self::Shared, "shared"),
         (Self::Unique, "unique"),
         (Self::Conversation, "conversation"),
         (Self::Agent, "agent"),
+        (Self::Short, "short"),
         (Self::Uniform, "uniform"),
         (Self::Trace, "trace"),
     ];
@@ -113,11 +118,19 @@ const LONG: Caps = Caps {
     max: 512.0,
 };
 /// Of an agent's calls.
-const SHORT: Caps = Caps {
+const CALLS: Caps = Caps {
     log_mean: 3.2,
     log_sd: 0.5,
     min: 8.0,
     max: 64.0,
+};
+
+/// Of the short mix.
+const SHORT: Caps = Caps {
+    log_mean: 2.8,
+    log_sd: 0.4,
+    min: 8.0,
+    max: 32.0,
 };
 
 /// The endless sequence of what is asked.
@@ -143,7 +156,8 @@ impl<'a> Workload<'a> {
     /// `trace` is what [`Mix::Trace`] replays, from the beginning again after its end.
     pub fn new(mix: Mix, seed: u64, trace: &'a [Row]) -> Self {
         let caps = match mix {
-            Mix::Agent => SHORT,
+            Mix::Agent => CALLS,
+            Mix::Short => SHORT,
             _ => LONG,
         };
         Self {
@@ -224,6 +238,10 @@ impl Iterator for Workload<'_> {
             Mix::Standard => Some(self.standard()),
             Mix::MultiTurn => Some(self.dialogue(Class::Conversation, 2..=6)),
             Mix::Agent => Some(self.dialogue(Class::Agent, 2..=8)),
+            Mix::Short => Some(Ask {
+                class: Class::Short,
+                ..self.standard()
+            }),
             Mix::Uniform => Some(Ask {
                 class: Class::Uniform,
                 max_tokens: UNIFORM_CAP,

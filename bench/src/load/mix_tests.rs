@@ -53,6 +53,16 @@ fn dialogues_go_turn_by_turn_and_several_are_alive() {
 }
 
 #[test]
+fn the_short_mix_is_short() {
+    let asks = take(Mix::Short, 2_000);
+    assert!(asks.iter().all(|a| a.class == Class::Short));
+    let caps: Vec<u32> = asks.iter().map(|a| a.max_tokens).collect();
+    assert!(caps.iter().all(|c| (8..=32).contains(c)));
+    let mean = f64::from(caps.iter().sum::<u32>()) / 2_000.0;
+    assert!((mean - 17.4).abs() < 0.5, "{mean}");
+}
+
+#[test]
 fn the_control_is_all_alike() {
     assert!(
         take(Mix::Uniform, 50)

@@ -24,6 +24,30 @@ pub struct Style {
     pub ignore_eos: bool,
 }
 
+/// What a prompt begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beginning {
+    /// One of the shared system prompts.
+    System(usize),
+    /// The tools that all agents have.
+    Tools,
+    /// Something that no other request has, or only those of its own conversation.
+    Own,
+}
+
+/// Of request `ask`.
+pub fn beginning(ask: &Ask) -> Beginning {
+    let shared = Beginning::System(index(ask.group, SYSTEM.len()));
+    match ask.class {
+        Class::Shared => shared,
+        Class::Conversation if mix(ask.salt, 0) % 10 < 7 => shared,
+        Class::Agent => Beginning::Tools,
+        Class::Conversation | Class::Unique | Class::Uniform | Class::Short | Class::Trace => {
+            Beginning::Own
+        }
+    }
+}
+
 /// The texts, split once.
 pub struct Prompts {
     questions: Vec<&'static str>,
@@ -62,15 +86,15 @@ impl Prompts {
         let message = |role: &str, text: String| json!({ "role": role, "content": text });
         let mut messages = Vec::new();
         match ask.class {
-            Class::Shared => {
-                messages.push(message("system", SYSTEM[index(ask.group, 4)].to_owned()))
+            Class::Short => {}
+            Class::Shared | Class::Unique | Class::Uniform | Class::Conversation | Class::Agent => {
+                let system = match beginning(ask) {
+                    Beginning::System(i) => SYSTEM[i].to_owned(),
+                    Beginning::Tools => TOOLS.to_owned(),
+                    Beginning::Own => self.own(ask),
+                };
+                messages.push(message("system", system));
             }
-            Class::Unique | Class::Uniform => messages.push(message("system", self.own(ask))),
-            Class::Conversation if mix(ask.salt, 0) % 10 < 7 => {
-                messages.push(message("system", SYSTEM[index(ask.group, 4)].to_owned()));
-            }
-            Class::Conversation => messages.push(message("system", self.own(ask))),
-            Class::Agent => messages.push(message("system", TOOLS.to_owned())),
             Class::Trace => {
                 let words = f64::from(
                     ask.prompt_tokens

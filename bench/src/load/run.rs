@@ -1,6 +1,6 @@
 //! `cadenced-bench run`: one cell, from the arguments to the files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -90,6 +90,30 @@ pub struct RunArgs {
 /// # Errors
 /// [`soundness::MeasurementUnsound`] for a run that may not be reported; others when it could not be run.
 pub fn run(args: &RunArgs) -> Result<()> {
+    let (records, meta) = measure(args)?;
+    print::summary(&meta.summary);
+    println!("the generator used {:.2} of a core", meta.generator_cores);
+    if let Some(out) = &args.out {
+        keep(out, &records, &meta)?;
+        println!("written: {}", out.display());
+    }
+    Ok(soundness::refuse(meta.unsound)?)
+}
+
+/// Writes the files of a cell; the metadata comes last, so that where it is the cell is whole.
+///
+/// # Errors
+/// When one can't be written.
+pub fn keep(out: &Path, records: &[Record], meta: &Meta) -> Result<()> {
+    parquet::write(out, records)?;
+    meta.write(out)
+}
+
+/// Runs the cell; what speaks against reporting it is in the metadata.
+///
+/// # Errors
+/// When it could not be run.
+pub fn measure(args: &RunArgs) -> Result<(Vec<Record>, Meta)> {
     let trace = args.read_trace()?;
     let (cell, plan, span) = args.plan(trace.as_ref())?;
     let key = args
@@ -120,37 +144,29 @@ pub fn run(args: &RunArgs) -> Result<()> {
     server.after = target.get("/stats").unwrap_or(serde_json::Value::Null);
     let window = settle(&mut records, &cell, span);
     let summary = metrics::summarize(&records, window, cell.slo_ms.map(|ms| ms as f64 * 1e-3));
-    print::summary(&summary);
-    println!("the generator used {cores:.2} of a core");
-    let unsound = soundness::complaints(&summary, &cell.limits);
-    if let Some(out) = &args.out {
-        let offsets: Vec<u64> = plan.iter().map(|d| d.at_us).collect();
-        let is_exponential = cell.mode == Loop::Open && cell.schedule.process == Process::Poisson;
-        let root = provenance::root().filter(|_| server.is_ours());
-        let model_file = args.model_file.as_ref().map(|f| provenance::model_file(f));
-        let meta = Meta {
-            format: meta::FORMAT,
-            started,
-            finished: provenance::now(),
-            command: provenance::command_line(),
-            revision: provenance::revision(),
-            engine_fingerprint: root.and_then(|root| meta::fingerprint(&root).ok()),
-            model_sha256: model_file.transpose()?.map(|f| f.sha256),
-            machine: serde_json::to_value(provenance::machine())?,
-            server,
-            generator_cores: cores,
-            gaps: is_exponential
-                .then(|| KsTest::of(&offsets, cell.schedule.rate))
-                .flatten(),
-            cell,
-            summary,
-            unsound: unsound.clone(),
-        };
-        parquet::write(out, &records)?;
-        meta.write(out)?;
-        println!("written: {}", out.display());
-    }
-    Ok(soundness::refuse(unsound)?)
+    let offsets: Vec<u64> = plan.iter().map(|d| d.at_us).collect();
+    let is_exponential = cell.mode == Loop::Open && cell.schedule.process == Process::Poisson;
+    let root = provenance::root().filter(|_| server.is_ours());
+    let model_file = args.model_file.as_ref().map(|f| provenance::model_file(f));
+    let meta = Meta {
+        format: meta::FORMAT,
+        started,
+        finished: provenance::now(),
+        command: provenance::command_line(),
+        revision: provenance::revision(),
+        engine_fingerprint: root.and_then(|root| meta::fingerprint(&root).ok()),
+        model_sha256: model_file.transpose()?.map(|f| f.sha256),
+        machine: serde_json::to_value(provenance::machine())?,
+        server,
+        generator_cores: cores,
+        gaps: is_exponential
+            .then(|| KsTest::of(&offsets, cell.schedule.rate))
+            .flatten(),
+        unsound: soundness::complaints(&summary, &cell.limits),
+        cell,
+        summary,
+    };
+    Ok((records, meta))
 }
 
 /// CPU seconds of this process, threads that have ended included.

@@ -1,0 +1,127 @@
+//! Sweeps on daemons that compute nothing. They need the daemon's binary beside the test's, as a build of the whole
+//! workspace leaves it.
+
+use super::*;
+use crate::ladder;
+use crate::load::parquet;
+use crate::twin::rung::Rung;
+
+/// A sweep of two rungs over two rates, which takes a few seconds.
+fn args(out: &Path) -> LadderArgs {
+    let mut args: LadderArgs = all::given(
+        "ladder",
+        &[
+            "--set",
+            "model.backend=fake",
+            "--set",
+            "fake.step_us=200.0",
+            "--set",
+            "fake.prefill_token_us=5.0",
+            "--set",
+            "fake.decode_seq_us=50.0",
+            "--set",
+            "fake.length_log_mean=2.5",
+            "--rates",
+            "30,100",
+            "--slo-ms",
+            "500",
+            "--mix",
+            "short",
+            "--seeds",
+            "1",
+            "--arrivals",
+            "20",
+            "--percentile",
+            "90",
+        ],
+    )
+    .unwrap();
+    args.rungs = [&Rung::files()[0], &Rung::files()[2]]
+        .map(Clone::clone)
+        .to_vec();
+    args.out = out.to_owned();
+    // The test's own binary is one folder below the daemon's.
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(Path::parent).unwrap();
+    args.serving.daemon = Some(folder.join("cadenced"));
+    args
+}
+
+/// All that a sweep may end with here: the machine that runs the tests may be slow.
+fn sweep(args: &LadderArgs) {
+    if let Err(error) = ladder::run(args) {
+        assert!(error.is::<soundness::MeasurementUnsound>(), "{error:#}");
+    }
+}
+
+fn names(folder: &Path, ending: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let name =
+        |e: std::io::Result<std::fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<String> = entries.map(name).filter(|n| n.ends_with(ending)).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_sweep_keeps_each_cell_goes_on_after_a_kill_and_repeats_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = args(folder.path());
+    sweep(&args);
+    let all = [
+        "rung1-fifo-100-0.parquet",
+        "rung1-fifo-30-0.parquet",
+        "rung3-continuous-100-0.parquet",
+        "rung3-continuous-30-0.parquet",
+    ];
+    assert_eq!(names(folder.path(), ".parquet"), all);
+    for file in all {
+        let records = parquet::read(&folder.path().join(file)).unwrap();
+        let meta = Meta::read(&folder.path().join(file)).unwrap();
+        assert_eq!((records.len(), meta.summary.requests), (20, 20));
+        assert!(file.starts_with(meta.server.rung.as_deref().unwrap()));
+    }
+    let of = |part: Part| {
+        let attempts = Journal::open(folder.path()).unwrap().attempts;
+        attempts
+            .into_iter()
+            .filter(|a| a.part == part)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of(Part::Anchor), []);
+
+    // Killed in its last cell: there are records, and no metadata that says that they are whole.
+    let last = args_plan_last(&args);
+    std::fs::remove_file(folder.path().join(last.clone() + ".json")).unwrap();
+    let before = of(Part::Cell).len();
+    sweep(&args);
+    assert_eq!(names(folder.path(), ".parquet"), all);
+    let cells = of(Part::Cell);
+    assert!(cells[before..].iter().all(|a| a.cell == last) && cells.len() > before);
+    let anchors = of(Part::Anchor);
+    assert_eq!(anchors.len(), 1);
+    assert_eq!(names(&folder.path().join("anchors"), ".parquet").len(), 1);
+    assert!(anchors[0].anchor.unwrap().e2e_p50.is_some());
+
+    // Nothing is left to do, so nothing is repeated.
+    let attempts = of(Part::Cell).len();
+    sweep(&args);
+    assert_eq!(
+        (of(Part::Cell).len(), of(Part::Anchor).len()),
+        (attempts, 1)
+    );
+
+    // Another sweep does not mix with it.
+    let other = LadderArgs {
+        arrivals: 30,
+        ..args
+    };
+    let error = format!("{:#}", ladder::run(&other).unwrap_err());
+    assert!(error.contains("other arrivals"), "{error}");
+}
+
+fn args_plan_last(args: &LadderArgs) -> String {
+    ladder::plan(args).unwrap().cells().last().unwrap().name()
+}

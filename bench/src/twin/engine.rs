@@ -1,0 +1,284 @@
+//! One cell in virtual time: requests arrive as they were drawn, the daemon decides, and each step takes
+//! what the cost model says. No clock and no randomness: the same requests give the same answer, to the
+//! microsecond.
+
+use cadenced::ids::RequestId;
+use cadenced::logic::request::{Outcome, RequestSpec};
+use cadenced::logic::time::Timestamp;
+
+use super::cost::{PS_PER_US, StepCost};
+use super::daemon::{Daemon, Planned};
+use super::rung::Rung;
+use super::text::Text;
+
+/// A request as nobody in the daemon knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// When it arrives, in microseconds; requests are in this order.
+    pub at_us: u64,
+    pub prompt_tokens: u32,
+    pub text: Text,
+    /// Its cap, which the daemon is told.
+    pub max_tokens: u32,
+    /// Tokens that the model would sample if nothing stopped it, the end token included.
+    pub answer_tokens: u32,
+}
+
+impl Request {
+    /// Tokens that are sampled for it, the bill, when no request may have more than `kv_cells`.
+    pub fn sampled(&self, kv_cells: u32) -> u32 {
+        let room = kv_cells.saturating_sub(self.prompt_tokens);
+        self.answer_tokens.min(self.max_tokens).min(room)
+    }
+}
+
+/// What became of a request. Times in microseconds, rounded up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fate {
+    pub outcome: Outcome,
+    pub first_token_us: Option<u64>,
+    pub end_us: u64,
+    pub generated: u32,
+}
+
+impl Fate {
+    /// Whether the whole answer came within `slo_us` of the arrival of `request`.
+    pub fn is_within(&self, request: &Request, slo_us: u64) -> bool {
+        matches!(self.outcome, Outcome::Finished(_)) && self.end_us - request.at_us <= slo_us
+    }
+}
+
+/// How many of `fates` are within the SLO, the requests being theirs.
+pub fn count_within(fates: &[Fate], requests: &[Request], slo_us: u64) -> usize {
+    let pairs = fates.iter().zip(requests);
+    pairs.filter(|(f, r)| f.is_within(r, slo_us)).count()
+}
+
+/// A cell without its requests.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trial {
+    pub rung: Rung,
+    pub cost: StepCost,
+    /// The deadline that each request brings, after its arrival.
+    pub slo_us: Option<u64>,
+    /// A client leaves so long after it came.
+    pub patience_us: Option<u64>,
+    /// Take steps in which nothing can change at once. Changes nothing but the speed.
+    pub skip: bool,
+}
+
+impl Trial {
+    /// A cell whose clients have no deadline and all the time in the world.
+    pub fn new(rung: Rung, cost: StepCost) -> Self {
+        Self {
+            rung,
+            cost,
+            slo_us: None,
+            patience_us: None,
+            skip: true,
+        }
+    }
+
+    /// Runs until the last of `requests` has ended: one fate for each, in their order.
+    ///
+    /// # Panics
+    /// If the daemon lost a request or kept some of its memory, which no run may survive.
+    pub fn run(&self, requests: &[Request]) -> Vec<Fate> {
+        let mut run = Run {
+            trial: self,
+            requests,
+            daemon: Daemon::new(&self.rung),
+            now: 0,
+            phase: Phase::Idle { ask_again: None },
+            step_ps: 0,
+            arrived: 0,
+            leavers: 0,
+            first_token: vec![None; requests.len()],
+            fates: vec![None; requests.len()],
+        };
+        while run.advance() {}
+        assert!(run.daemon.is_empty(), "the daemon kept something");
+        let fates: Option<Vec<Fate>> = run.fates.into_iter().collect();
+        fates.expect("every request ends")
+    }
+}
+
+/// What the engine is at. Moments in picoseconds.
+#[derive(Clone, Copy)]
+enum Phase {
+    Idle {
+        ask_again: Option<u64>,
+    },
+    Computing {
+        until: u64,
+    },
+    /// So many steps that are all alike, which the daemon has not taken yet.
+    Skipping {
+        steps: u32,
+        until: u64,
+    },
+}
+
+struct Run<'a> {
+    trial: &'a Trial,
+    requests: &'a [Request],
+    daemon: Daemon,
+    /// Picoseconds.
+    now: u64,
+    phase: Phase,
+    /// Of the last step, in picoseconds.
+    step_ps: u64,
+    /// Requests that have arrived.
+    arrived: usize,
+    /// Requests whose patience has been looked at: they arrived, so they leave, in order.
+    leavers: usize,
+    first_token: Vec<Option<u64>>,
+    fates: Vec<Option<Fate>>,
+}
+
+impl Run<'_> {
+    /// Goes to the next moment at which something happens. What clients do comes before what the engine
+    /// does at the same moment. False when nothing is left.
+    fn advance(&mut self) -> bool {
+        let due = match self.phase {
+            Phase::Idle { ask_again } => ask_again,
+            Phase::Computing { until } | Phase::Skipping { until, .. } => Some(until),
+        };
+        let before = |at: u64| due.is_none_or(|due| at <= due);
+        let (arrival, leave) = (self.next_arrival(), self.next_leave());
+        if let Some(at) = arrival.filter(|at| before(*at) && leave.is_none_or(|l| *at <= l)) {
+            self.now = at;
+            self.arrive();
+        } else if let Some(at) = leave.filter(|at| before(*at)) {
+            self.now = at;
+            self.leave();
+        } else if let Some(at) = due {
+            self.now = at;
+            self.engine();
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn next_arrival(&self) -> Option<u64> {
+        self.requests.get(self.arrived).map(|r| r.at_us * PS_PER_US)
+    }
+
+    fn next_leave(&mut self) -> Option<u64> {
+        let patience_us = self.trial.patience_us?;
+        while self.leavers < self.arrived && self.fates[self.leavers].is_some() {
+            self.leavers += 1;
+        }
+        let has_come = self.leavers < self.arrived;
+        has_come.then(|| (self.requests[self.leavers].at_us + patience_us) * PS_PER_US)
+    }
+
+    fn arrive(&mut self) {
+        let index = self.arrived;
+        self.arrived += 1;
+        let request = &self.requests[index];
+        let slo_us = self.trial.slo_us;
+        let spec = RequestSpec {
+            id: RequestId(index as u64),
+            arrival: Timestamp(request.at_us),
+            deadline: slo_us.map_or(Timestamp::NEVER, |slo| Timestamp(request.at_us + slo)),
+            prompt_tokens: request.prompt_tokens,
+            max_tokens: request.max_tokens,
+            preempted: false,
+        };
+        let (text, answer_tokens) = (request.text, request.answer_tokens);
+        if let Err(outcome) = self.daemon.submit(spec, text, answer_tokens) {
+            self.end(index, outcome, 0);
+        } else if matches!(self.phase, Phase::Idle { .. }) {
+            self.turn();
+        }
+    }
+
+    fn leave(&mut self) {
+        let index = self.leavers;
+        self.leavers += 1;
+        self.daemon.cancel(RequestId(index as u64));
+        // For its client it has ended, whenever the engine hears of it.
+        self.end(index, Outcome::Cancelled, 0);
+    }
+
+    /// What the engine waited for has come.
+    fn engine(&mut self) {
+        match self.phase {
+            Phase::Idle { .. } => {}
+            Phase::Skipping { steps, .. } => self.daemon.skip(steps),
+            Phase::Computing { .. } => {
+                let (now_us, first_token) = (us(self.now), &mut self.first_token);
+                self.daemon
+                    .complete(|id| first_token[id.0 as usize] = Some(now_us));
+                if self.trial.skip && self.skip() {
+                    return;
+                }
+            }
+        }
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        let now = Timestamp(self.now / PS_PER_US);
+        let mut ended = Vec::new();
+        let token_time_us = self.step_ps as f64 / PS_PER_US as f64;
+        let turn = self.daemon.turn(now, token_time_us, |id, outcome, n| {
+            ended.push((id.0 as usize, outcome, n))
+        });
+        for (index, outcome, generated) in ended {
+            self.end(index, outcome, generated);
+        }
+        self.phase = match turn {
+            Planned::Step(step) => {
+                self.step_ps = self.trial.cost.of(step);
+                Phase::Computing {
+                    until: self.now + self.step_ps,
+                }
+            }
+            Planned::Idle { ask_again } => Phase::Idle {
+                ask_again: ask_again.map(|at| at.0 * PS_PER_US),
+            },
+        };
+    }
+
+    /// Begins steps that are all alike, as many as begin before a client can change anything.
+    fn skip(&mut self) -> bool {
+        let Some(steady) = self.daemon.steady() else {
+            return false;
+        };
+        let arrival = self.next_arrival().filter(|_| steady.ends_with_an_arrival);
+        let client = [arrival, self.next_leave()].into_iter().flatten().min();
+        let within = client.map_or(u64::MAX, |at| at - self.now);
+        let cost = &self.trial.cost;
+        let steps = cost.decodes_begun(steady.first, steady.steps, within);
+        let took = cost.of_decodes(steady.first, steps);
+        self.phase = Phase::Skipping {
+            steps,
+            until: self.now + took,
+        };
+        self.step_ps = took - cost.of_decodes(steady.first, steps.saturating_sub(1));
+        true
+    }
+
+    /// The first end is the one that counts.
+    fn end(&mut self, index: usize, outcome: Outcome, generated: u32) {
+        let end_us = us(self.now);
+        self.fates[index].get_or_insert(Fate {
+            outcome,
+            first_token_us: self.first_token[index],
+            end_us,
+            generated,
+        });
+    }
+}
+
+/// In microseconds, rounded up: nothing is reported earlier than it was.
+fn us(ps: u64) -> u64 {
+    ps.div_ceil(PS_PER_US)
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

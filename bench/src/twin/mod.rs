@@ -1,0 +1,25 @@
+//! The virtual-time twin: the ladder without its clock. The daemon's own `logic` decides, a cost model says
+//! what a step takes, and hours of load take seconds, the same to the last digit every time.
+//!
+//! `arrivals` draws what the load generator draws; `engine` runs one cell on a `daemon`, which is `logic`
+//! without actors, set up as a `rung`; `cost` prices steps and `fit` learns the prices from measured ones;
+//! `oracle` says what the best of all schedulers could do. `simulate` runs the grid of `cell`s that a `lab`
+//! sets up, and `table` shows it; `soak` runs very many requests.
+//!
+//! What it leaves out: the host's work between steps and the wire, other than as part of a step's fixed
+//! cost; ticks of the timer; failures.
+
+pub mod arrivals;
+pub mod cell;
+pub mod cost;
+pub mod daemon;
+pub mod engine;
+pub mod fit;
+mod job;
+pub mod lab;
+pub mod oracle;
+pub mod rung;
+pub mod simulate;
+mod soak;
+mod table;
+pub mod text;

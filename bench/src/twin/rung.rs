@@ -1,0 +1,114 @@
+//! The rungs of the ladder: the daemon's own configuration, as far as its logic sees it.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use cadenced::config::{Config, Flags};
+use cadenced::logic::capacity::CapacityLimits;
+use cadenced::logic::scheduler::StepLimits;
+use cadenced::logic::scheduler::policy::Policy;
+use cadenced::logic::wait_queue::QueueOrder;
+
+/// The configurations of the rungs that exist, below the repository's root.
+pub const RUNGS: [&str; 4] = [
+    "config/rung1-fifo.toml",
+    "config/rung2-static.toml",
+    "config/rung3-continuous.toml",
+    "config/rung4-cache.toml",
+];
+
+/// See the module's text. What stands beside `config` comes from there, and may be varied.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rung {
+    pub name: &'static str,
+    pub policy: Policy,
+    pub order: QueueOrder,
+    pub limits: StepLimits,
+    pub capacity: CapacityLimits,
+    /// Of the pool and the prefix cache.
+    pub config: Config,
+}
+
+/// The configuration that `file` makes of the defaults; the defaults without one. The environment, which may
+/// differ from one shell to the next, has no say.
+///
+/// # Errors
+/// Names the key or the file at fault.
+pub fn config(file: Option<&Path>) -> Result<Config> {
+    Ok(Config::load(file, [], &Flags::default())?)
+}
+
+impl Rung {
+    /// The rung that a configuration file describes, for a model that can share prefixes.
+    ///
+    /// # Errors
+    /// See [`config`]; and when the size of the pool is left to a machine.
+    pub fn load(file: &Path) -> Result<Self> {
+        Self::of(config(Some(file))?)
+    }
+
+    fn of(config: Config) -> Result<Self> {
+        ensure!(
+            config.cells() > 0,
+            "kv.cells: \"auto\" means nothing without a machine"
+        );
+        Ok(Self {
+            name: config.rung(),
+            policy: config.policy(),
+            order: config.queue_order(),
+            limits: config.step_limits(),
+            capacity: config.capacity(),
+            config,
+        })
+    }
+
+    /// The most tokens that one request may have.
+    pub fn kv_cells(&self) -> u32 {
+        self.config.kv_pool().sequence_tokens_max()
+    }
+
+    /// Whether there is a prefix cache.
+    pub fn caches(&self) -> bool {
+        self.config.may_reuse()
+    }
+
+    /// The same without a cap on what may wait.
+    pub fn uncapped(self) -> Self {
+        let capacity = CapacityLimits {
+            requests: usize::MAX,
+            bytes: usize::MAX,
+            tokens: u64::MAX,
+        };
+        Self { capacity, ..self }
+    }
+}
+
+#[cfg(test)]
+impl Rung {
+    pub fn files() -> [std::path::PathBuf; 4] {
+        RUNGS.map(|file| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))
+    }
+
+    pub fn ladder() -> Vec<Self> {
+        let rung = |file: std::path::PathBuf| Self::load(&file).unwrap();
+        Self::files().into_iter().map(rung).collect()
+    }
+
+    pub fn fifo() -> Self {
+        Self::ladder().swap_remove(0)
+    }
+
+    pub fn continuous() -> Self {
+        Self::ladder().swap_remove(2)
+    }
+
+    pub fn cache() -> Self {
+        Self::ladder().swap_remove(3)
+    }
+
+    /// The same with a pool of so many cells.
+    pub fn with_cells(mut self, cells: u32) -> Self {
+        self.config.kv.cells = cadenced::config::AutoOr::Count(cells);
+        self
+    }
+}

@@ -1,0 +1,192 @@
+//! `cadenced-bench simulate`: the ladder in virtual time. Every rung meets the same arrivals, at multiples
+//! of the rate that the last of them can sustain, and beside each load stands what a clairvoyant could do.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::arrivals::{Answers, Lengths, Offer};
+use super::cell::{Cell, Offered, cell};
+use super::cost::CostModel;
+use super::fit::Fit;
+use super::lab::{self, Ceiling, Lab};
+use super::rung::{self, RUNGS, Rung};
+use super::{soak, table};
+use crate::calibrate::Calibration;
+use crate::load::arrivals::Extent;
+use crate::load::mix::Mix;
+
+/// Runs the ladder in virtual time, on the daemon's own logic and a cost model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SimulateArgs {
+    /// What `calibrate` wrote: its cost model and its SLO hold. If not given, those of the configuration's
+    /// section `fake`.
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// The configurations of the rungs, in their order.
+    #[arg(long, value_delimiter = ',', default_values = RUNGS)]
+    pub rungs: Vec<PathBuf>,
+    /// Multiples of the rate that the last rung sustains.
+    #[arg(long, value_delimiter = ',', default_values_t = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0])]
+    pub loads: Vec<f64>,
+    #[arg(long, default_value_t = 3)]
+    pub seeds: u64,
+    /// Seconds of arrivals in a cell.
+    #[arg(long, default_value_t = 180.0)]
+    pub duration: f64,
+    #[arg(long, value_enum, default_value_t = Mix::Standard)]
+    pub mix: Mix,
+    /// Answers as long as their caps, instead of lengths of their own.
+    #[arg(long)]
+    pub capped: bool,
+    /// Bound on the time to the end of the answer; if not given, the calibration's, or what 90% of the
+    /// requests need alone.
+    #[arg(long)]
+    pub slo_ms: Option<u64>,
+    /// A client gives up so long after its arrival.
+    #[arg(long, default_value_t = 300.0)]
+    pub timeout_s: f64,
+    /// No grid, but so many requests at 0.9 of saturation through the last rung, for its speed.
+    #[arg(long, value_name = "REQUESTS")]
+    pub soak: Option<usize>,
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// The grid's result. Rates per second.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Grid {
+    pub cost: CostModel,
+    /// Where the costs are from, if they were fitted.
+    pub fit: Option<Fit>,
+    pub mix: Mix,
+    pub answers: Answers,
+    pub duration_s: f64,
+    pub timeout_s: f64,
+    pub slo_s: f64,
+    /// What the last rung sustains.
+    pub saturation_per_s: f64,
+    pub cells: Vec<Cell>,
+    pub ceilings: Vec<Ceiling>,
+}
+
+/// What a step takes, and where that is from.
+struct Prices {
+    model: CostModel,
+    fit: Option<Fit>,
+    slo_ms: Option<u64>,
+}
+
+/// # Errors
+/// When a file can't be read or written, or the arguments leave nothing to simulate.
+pub fn run(args: &SimulateArgs) -> Result<()> {
+    if let Some(requests) = args.soak {
+        let (_, lab) = set_up(args)?;
+        println!("{}", soak::soak(&lab, requests));
+        return Ok(());
+    }
+    let grid = simulate(args)?;
+    println!("{}", table::markdown(&grid));
+    if let Some(out) = &args.out {
+        let text = serde_json::to_string_pretty(&grid)? + "\n";
+        std::fs::write(out, text).with_context(|| format!("writing {}", out.display()))?;
+        println!("\nwritten: {}", out.display());
+    }
+    Ok(())
+}
+
+fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
+    ensure!(args.mix != Mix::Trace, "a trace has rates of its own");
+    ensure!(!args.rungs.is_empty(), "no rung");
+    let fake = rung::config(None)?.fake;
+    let prices = match &args.calibration {
+        Some(file) => {
+            let calibration = Calibration::read(file)?;
+            Prices {
+                model: calibration.fit.model,
+                fit: Some(calibration.fit),
+                slo_ms: Some(calibration.slo_ms),
+            }
+        }
+        None => Prices {
+            model: CostModel::from(&fake),
+            fit: None,
+            slo_ms: None,
+        },
+    };
+    let lab = Lab {
+        cost: prices.model.into(),
+        rungs: args
+            .rungs
+            .iter()
+            .map(|file| Rung::load(file))
+            .collect::<Result<_>>()?,
+        offer: Offer {
+            mix: args.mix,
+            answers: if args.capped {
+                Answers::Capped
+            } else {
+                Answers::Hidden(Lengths::from(&fake))
+            },
+            rate: 1.0,
+            extent: Extent::Seconds(args.duration),
+            seed: 0,
+            observed: BTreeMap::new(),
+        },
+    };
+    Ok((prices, lab))
+}
+
+/// Runs the grid: a pure function of the arguments and the files that they name.
+///
+/// # Errors
+/// See [`run`].
+pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
+    let (prices, lab) = set_up(args)?;
+    let saturation_per_s = lab.saturation_per_s();
+    let alone = || lab::slo_ms(lab.alone_s(0.9));
+    let slo_ms = args.slo_ms.or(prices.slo_ms).unwrap_or_else(alone);
+    let slo_us = slo_ms * 1000;
+    let patience_us = (args.timeout_s * 1e6) as u64;
+    let mut grid = Grid {
+        cost: prices.model,
+        fit: prices.fit,
+        mix: args.mix,
+        answers: lab.offer.answers,
+        duration_s: args.duration,
+        timeout_s: args.timeout_s,
+        slo_s: slo_ms as f64 * 1e-3,
+        saturation_per_s,
+        cells: Vec::new(),
+        ceilings: Vec::new(),
+    };
+    for &load in &args.loads {
+        let rate = load * saturation_per_s;
+        ensure!(rate > 0.0 && rate.is_finite(), "a load of {load}");
+        for seed in 0..args.seeds {
+            let offer = Offer {
+                rate,
+                seed,
+                ..lab.offer.clone()
+            };
+            let requests = offer.requests();
+            ensure!(!requests.is_empty(), "a load of {load} offers nothing");
+            let offered = Offered {
+                load,
+                offer,
+                requests,
+            };
+            let trials = lab.trials(Some(slo_us), Some(patience_us));
+            let cells: Vec<Cell> = trials.iter().map(|trial| cell(trial, &offered)).collect();
+            grid.ceilings.push(lab.ceiling(&offered, slo_us, &cells));
+            grid.cells.extend(cells);
+        }
+    }
+    Ok(grid)
+}
+
+#[cfg(test)]
+#[path = "simulate_tests.rs"]
+mod tests;

@@ -1,0 +1,84 @@
+//! The grid as a whole.
+
+use super::*;
+
+fn args() -> SimulateArgs {
+    SimulateArgs {
+        calibration: None,
+        rungs: Rung::files().to_vec(),
+        soak: None,
+        loads: vec![0.5, 1.0, 2.0],
+        seeds: 2,
+        duration: 120.0,
+        mix: Mix::Standard,
+        capped: false,
+        slo_ms: None,
+        timeout_s: 60.0,
+        out: None,
+    }
+}
+
+#[test]
+fn two_runs_are_equal_to_the_last_byte() {
+    let bytes = || serde_json::to_string(&simulate(&args()).unwrap()).unwrap();
+    let first = bytes();
+    assert_eq!(first, bytes());
+    let other = SimulateArgs {
+        duration: 121.0,
+        ..args()
+    };
+    assert_ne!(
+        first,
+        serde_json::to_string(&simulate(&other).unwrap()).unwrap()
+    );
+}
+
+#[test]
+fn what_is_offered_is_accounted_for_and_no_rung_beats_the_clairvoyant() {
+    let grid = simulate(&args()).unwrap();
+    assert_eq!((grid.cells.len(), grid.ceilings.len()), (24, 6));
+    for c in &grid.cells {
+        assert_eq!(c.offered, c.finished + c.shed + c.gave_up, "{c:?}");
+        assert!(c.within_slo <= c.finished && c.e2e_s.n == c.finished + c.gave_up);
+        let is_its = |x: &&Ceiling| x.load == c.load && x.seed == c.seed;
+        let ceiling = grid.ceilings.iter().find(is_its).unwrap();
+        assert!(
+            c.goodput_per_s <= ceiling.at_least_per_s,
+            "{c:?} {ceiling:?}"
+        );
+        assert!(
+            ceiling.at_least_per_s <= ceiling.at_most_per_s,
+            "{ceiling:?}"
+        );
+    }
+    let overloaded = |c: &&Cell| c.load == 2.0;
+    for c in grid.cells.iter().filter(overloaded) {
+        assert!(c.queue_grows || c.shed > 0, "{c:?}");
+    }
+    // An honest bound need not be tight, but one that is far off says nothing.
+    for x in &grid.ceilings {
+        assert!(x.at_least_per_s > 0.6 * x.at_most_per_s, "{x:?}");
+    }
+}
+
+#[test]
+fn the_same_requests_are_offered_to_every_rung_and_at_every_load() {
+    let grid = simulate(&args()).unwrap();
+    for pair in grid.cells.chunks(4) {
+        assert!(
+            pair.iter()
+                .all(|c| c.offered == pair[0].offered && c.seed == pair[0].seed)
+        );
+    }
+}
+
+#[test]
+fn the_table_names_every_cell() {
+    let grid = simulate(&args()).unwrap();
+    let text = table::markdown(&grid);
+    // A sentence, an empty line, two of header, four rungs and the clairvoyant at three loads.
+    assert_eq!(text.lines().count(), 4 + 12 + 3, "{text}");
+    for line in text.lines().skip(2) {
+        assert_eq!(line.matches('|').count(), 15, "{line}");
+    }
+}
