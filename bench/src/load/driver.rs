@@ -162,7 +162,12 @@ async fn open(shared: Rc<Shared>, plan: &[Due]) -> Result<Vec<Record>> {
             next = due.recv(), if more => match next {
                 Some((i, body)) => {
                     let record = shared.record(i, &plan[i]);
-                    tasks.spawn_local(one(Rc::clone(&shared), record, body));
+                    let mut request = Box::pin(one(Rc::clone(&shared), record, body));
+                    // Sent here and now: in the queue of tasks it would wait behind every reader that is ready.
+                    match poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await {
+                        Poll::Ready(record) => records.push(record),
+                        Poll::Pending => drop(tasks.spawn_local(request)),
+                    }
                 }
                 None => more = false,
             },
