@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::answer::Answer;
+use super::descriptors;
 use super::mix::Ask;
 use super::prompts::{Prompts, Style};
 use super::record::Record;
@@ -69,6 +70,7 @@ pub struct Drive {
 /// # Errors
 /// When the driver itself fails. What happens to a request is in its record.
 pub fn drive(target: &Target, plan: &[Due], drive: &Drive) -> Result<Vec<Record>> {
+    descriptors::prepare(plan.len());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
