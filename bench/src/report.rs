@@ -1,22 +1,34 @@
-//! `report`: the tables of bench/README.md and README.md, made from bench/results/*.json alone.
+//! `report`: the tables of the READMEs and the figures of the ladders, made from bench/results alone.
 //!
 //! A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else in the files is left as
-//! it is. `--check` writes nothing and fails if a table is not what the results say.
+//! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`), whose figures
+//! go into its subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the
+//! results say.
 
+mod ladder;
+mod markdown;
 mod tables;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-const FILES: [&str; 2] = ["bench/README.md", "README.md"];
+use ladder::Ladder;
+
+const FILES: [&str; 3] = ["bench/README.md", "README.md", "bench/src/load/README.md"];
 
 #[derive(Args)]
 pub struct ReportArgs {
+    /// A folder of cells: prints its tables and draws its figures, and leaves the READMEs alone.
+    cells: Option<PathBuf>,
+    /// Another SLO than the cells had; prints their tables and draws nothing.
+    #[arg(long, requires = "cells")]
+    slo_ms: Option<u64>,
     /// Writes nothing; fails if a file would change.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "cells")]
     check: bool,
     /// The repository's root.
     #[arg(long, default_value = ".")]
@@ -24,23 +36,56 @@ pub struct ReportArgs {
 }
 
 pub fn run(args: &ReportArgs) -> Result<()> {
+    match &args.cells {
+        Some(folder) => one(folder, args.slo_ms),
+        None => all(&args.root, args.check),
+    }
+}
+
+/// Reports a folder of cells.
+fn one(folder: &Path, slo_ms: Option<u64>) -> Result<()> {
+    let ladder = Ladder::read(folder, slo_ms.map(|ms| ms as f64 * 1e-3))?;
+    for (_, title, render) in ladder::TABLES.iter().filter(|(name, ..)| *name != "speed") {
+        println!("## {title}\n\n{}", render(&ladder));
+    }
+    println!("{}", ladder.origin());
+    if slo_ms.is_none() {
+        let figures = folder.join("figures");
+        ladder::figures::write(&ladder, &figures)?;
+        println!("drawn: {}", figures.display());
+    }
+    Ok(())
+}
+
+/// Brings the READMEs and the figures up to date, or says which of them are not.
+fn all(root: &Path, check: bool) -> Result<()> {
+    let results = root.join("bench/results");
+    let ladders = ladders(&results)?;
     let mut stale = Vec::new();
+    for (name, ladder) in ladders.iter().filter(|(_, l)| l.rates().len() > 1) {
+        let folder = results.join(name).join("figures");
+        let old = ladder::figures::stale(ladder, &folder)?;
+        stale.extend(old.iter().map(|f| format!("{name}/figures/{f}.svg")));
+        if !check && !old.is_empty() {
+            ladder::figures::write(ladder, &folder)?;
+        }
+    }
     for file in FILES {
-        let path = args.root.join(file);
+        let path = root.join(file);
         let Ok(old) = std::fs::read_to_string(&path) else {
             continue;
         };
-        let new = fill(&old, |name| table(&args.root.join("bench/results"), name))
-            .with_context(|| file.to_owned())?;
+        let new =
+            fill(&old, |name| table(&results, &ladders, name)).with_context(|| file.to_owned())?;
         if new != old {
-            stale.push(file);
-            if !args.check {
+            stale.push(file.to_owned());
+            if !check {
                 std::fs::write(&path, new)?;
             }
         }
     }
-    match (args.check, stale.as_slice()) {
-        (true, []) => println!("the tables are what the results say"),
+    match (check, stale.as_slice()) {
+        (true, []) => println!("tables and figures are what the results say"),
         (false, []) => println!("nothing has changed"),
         (true, files) => bail!("not what bench/results says: {}", files.join(", ")),
         (false, files) => println!("written: {}", files.join(", ")),
@@ -48,8 +93,30 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
+/// Every folder of cells, by name.
+fn ladders(results: &Path) -> Result<BTreeMap<String, Ladder>> {
+    let mut ladders = BTreeMap::new();
+    for entry in std::fs::read_dir(results).with_context(|| format!("{}", results.display()))? {
+        let folder = entry?.path();
+        if !ladder::cell_files(&folder)?.is_empty() {
+            let ladder = Ladder::read(&folder, None)?;
+            ladders.insert(ladder.name.clone(), ladder);
+        }
+    }
+    Ok(ladders)
+}
+
 /// The table called `name`, with a line on where its numbers come from.
-fn table(results: &Path, name: &str) -> Result<String> {
+fn table(results: &Path, ladders: &BTreeMap<String, Ladder>, name: &str) -> Result<String> {
+    const MISSING: &str = "Not measured yet.\n";
+    if let Some((folder, table)) = name.split_once('/') {
+        let known = ladder::TABLES.iter().find(|(n, _, _)| *n == table);
+        let (_, _, render) = known.with_context(|| format!("there is no table called {table}"))?;
+        return Ok(ladders.get(folder).map_or_else(
+            || MISSING.into(),
+            |ladder| render(ladder) + "\n" + &ladder.origin(),
+        ));
+    }
     let (file, render) = tables::ALL
         .iter()
         .find(|(n, _, _)| *n == name)
@@ -57,7 +124,7 @@ fn table(results: &Path, name: &str) -> Result<String> {
         .with_context(|| format!("there is no table called {name}"))?;
     let path = results.join(file);
     if !path.exists() {
-        return Ok("Not measured yet.\n".into());
+        return Ok(MISSING.into());
     }
     let text = std::fs::read_to_string(&path)?;
     let json: Value = serde_json::from_str(&text).with_context(|| (*file).to_owned())?;

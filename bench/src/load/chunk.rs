@@ -6,7 +6,22 @@
 //! found, and a value that does not begin with a quote is not empty. Whatever else is in a chunk (a reason, a
 //! bill, an error, another layout) goes the long way through serde.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use serde::Deserialize;
+
+/// A search that is prepared once: preparing it takes longer than searching a chunk does.
+type Search = LazyLock<Finder<'static>>;
+
+const CONTENT_KEY: &str = r#""content":""#;
+static CONTENT: Search = LazyLock::new(|| Finder::new(CONTENT_KEY));
+static GOES_ON: Search = LazyLock::new(|| Finder::new(r#""finish_reason":null"#));
+static RECEIPT: Search = LazyLock::new(|| Finder::new(r#""cadenced.receipt""#));
+/// Each of these is worth the long way.
+static USAGE: Search = LazyLock::new(|| Finder::new(r#""usage":{"#));
+static ERROR: Search = LazyLock::new(|| Finder::new(r#""error":"#));
+static TIMINGS: Search = LazyLock::new(|| Finder::new(r#""timings":"#));
 
 /// See the module's text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,7 +119,7 @@ pub fn read(data: &[u8]) -> serde_json::Result<Chunk> {
         });
     }
     let mut chunk = Chunk::from(serde_json::from_slice::<Raw>(data)?);
-    if contains(data, br#""cadenced.receipt""#) {
+    if RECEIPT.find(data).is_some() {
         chunk.promise = Some(serde_json::from_slice(data)?);
     }
     Ok(chunk)
@@ -113,23 +128,19 @@ pub fn read(data: &[u8]) -> serde_json::Result<Chunk> {
 /// Whether the chunk certainly brings text and nothing that is worth reading.
 fn is_plain_text(data: &[u8]) -> bool {
     has_text(data)
-        && contains(data, br#""finish_reason":null"#)
-        && !contains(data, br#""usage":{"#)
-        && !contains(data, br#""error":"#)
-        && !contains(data, br#""timings":"#)
+        && GOES_ON.find(data).is_some()
+        && [&USAGE, &ERROR, &TIMINGS]
+            .iter()
+            .all(|key| key.find(data).is_none())
         && data.last() == Some(&b'}')
 }
 
 fn has_text(data: &[u8]) -> bool {
-    const KEY: &[u8] = br#""content":""#;
-    memchr::memmem::find(data, KEY).is_some_and(|at| {
+    CONTENT.find(data).is_some_and(|at| {
         let is_key = at > 0 && matches!(data[at - 1], b'{' | b',');
-        is_key && data.get(at + KEY.len()).is_some_and(|b| *b != b'"')
+        let value = data.get(at + CONTENT_KEY.len());
+        is_key && value.is_some_and(|b| *b != b'"')
     })
-}
-
-fn contains(data: &[u8], what: &[u8]) -> bool {
-    memchr::memmem::find(data, what).is_some()
 }
 
 #[derive(Deserialize)]

@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::answer::Answer;
+use super::descriptors;
 use super::mix::Ask;
 use super::prompts::{Prompts, Style};
 use super::record::Record;
@@ -69,6 +70,7 @@ pub struct Drive {
 /// # Errors
 /// When the driver itself fails. What happens to a request is in its record.
 pub fn drive(target: &Target, plan: &[Due], drive: &Drive) -> Result<Vec<Record>> {
+    descriptors::prepare(plan.len());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -162,7 +164,12 @@ async fn open(shared: Rc<Shared>, plan: &[Due]) -> Result<Vec<Record>> {
             next = due.recv(), if more => match next {
                 Some((i, body)) => {
                     let record = shared.record(i, &plan[i]);
-                    tasks.spawn_local(one(Rc::clone(&shared), record, body));
+                    let mut request = Box::pin(one(Rc::clone(&shared), record, body));
+                    // Sent here and now: in the queue of tasks it would wait behind every reader that is ready.
+                    match poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await {
+                        Poll::Ready(record) => records.push(record),
+                        Poll::Pending => drop(tasks.spawn_local(request)),
+                    }
                 }
                 None => more = false,
             },

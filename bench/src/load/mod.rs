@@ -8,6 +8,7 @@ pub mod again;
 pub mod answer;
 pub mod arrivals;
 pub mod chunk;
+pub mod descriptors;
 pub mod driver;
 pub mod http1;
 pub mod loops;

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 /// Percentiles are named in thousandths.
-const P50: usize = 500;
+pub const P50: usize = 500;
 const P90: usize = 900;
-const P99: usize = 990;
+pub const P99: usize = 990;
 const P999: usize = 999;
 
 /// Percentiles of a sample; empty where there is none.
@@ -66,15 +66,15 @@ impl Quantiles {
         }
     }
 
+    /// Whether the percentile, in thousandths, is only a lower bound.
+    pub fn is_bound(&self, permille: usize) -> bool {
+        rank(self.n, permille) > self.n - self.censored
+    }
+
     /// `p50 … p90 … p99 … max … (n=…)` with `digits` decimals; `≥` where a value is a lower bound.
     pub fn show(&self, digits: usize) -> String {
         let one = |name: &str, permille: usize, value: Option<f64>| {
-            let rank = rank(self.n, permille);
-            let sign = if rank > self.n - self.censored {
-                "≥"
-            } else {
-                ""
-            };
+            let sign = if self.is_bound(permille) { "≥" } else { "" };
             value.map_or_else(String::new, |v| format!("{name} {sign}{v:.digits$}  "))
         };
         if self.n == 0 {
@@ -149,6 +149,7 @@ mod tests {
     fn lower_bounds_rank_last_and_are_shown_as_such() {
         let q = Quantiles::censored([1.0, 9.0, 2.0], [5.0]);
         assert_eq!((q.p50, q.max, q.censored), (Some(2.0), Some(5.0), 1));
+        assert!(q.is_bound(P99) && !q.is_bound(P50) && !Quantiles::of([1.0]).is_bound(1000));
         assert_eq!(q.show(0), "p50 2  p90 ≥5  p99 ≥5  max ≥5  (n=4)");
     }
 }

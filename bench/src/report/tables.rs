@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::markdown::Table;
 use crate::stats::Spread;
 
 type Render = fn(&Value) -> String;
@@ -268,26 +269,6 @@ fn memory(m: &Value) -> String {
         ]);
     }
     t.text + "\n" + &flat.text
-}
-
-struct Table {
-    text: String,
-}
-
-impl Table {
-    fn new(head: &[&str]) -> Self {
-        let mut t = Self {
-            text: String::new(),
-        };
-        t.row(head.iter().map(|h| (*h).to_owned()));
-        t.row(head.iter().map(|_| "---".to_owned()));
-        t
-    }
-
-    fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let cells: Vec<String> = cells.into_iter().collect();
-        self.text += &format!("| {} |\n", cells.join(" | "));
-    }
 }
 
 fn rows(v: &Value) -> &[Value] {

@@ -1,0 +1,273 @@
+//! A ladder: the same offered loads against one rung after another, several seeds each. Everything a report says
+//! of one is made here from its cells' records.
+//!
+//! A cell is `<rung>-<rate>-<seed>.parquet` in the ladder's folder, as `run --out` writes it, with its metadata
+//! beside it. What is in subfolders (cells that were disturbed, anchors) is not read.
+
+mod capacity;
+pub mod figures;
+mod goodput;
+mod latency;
+mod metric;
+mod queueing;
+mod sensitivity;
+mod speed;
+mod worse;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::load::meta::Meta;
+use crate::load::metrics::{self, Summary};
+use crate::load::occupancy::Span;
+use crate::load::parquet;
+use crate::load::record::Record;
+use crate::load::soundness::{self, MeasurementUnsound};
+use crate::stats::Spread;
+
+/// One run of one rung at one rate under one seed.
+pub struct Cell {
+    pub rung: String,
+    pub rate: f64,
+    pub seed: u64,
+    pub meta: Meta,
+    pub records: Vec<Record>,
+    pub summary: Summary,
+}
+
+/// See the module's text.
+pub struct Ladder {
+    pub name: String,
+    /// Bound on the time to the end of an answer.
+    pub slo_s: Option<f64>,
+    /// By rung, rate and seed.
+    cells: Vec<Cell>,
+}
+
+/// The cells of one rung at one rate, one a seed.
+#[derive(Clone, Copy)]
+pub struct Point<'a> {
+    pub rung: &'a str,
+    pub rate: f64,
+    pub cells: &'a [Cell],
+}
+
+type Render = fn(&Ladder) -> String;
+
+/// Every table by its name in the markers, with what it is called above it.
+pub const TABLES: &[(&str, &str, Render)] = &[
+    ("latency", "Latency against offered load", latency::table),
+    ("goodput", "Goodput beside what was refused", goodput::table),
+    ("capacity", "Capacity", capacity::table),
+    ("slo", "Peak goodput at other SLOs", sensitivity::table),
+    (
+        "queueing",
+        "Queueing's share of the time to the first token",
+        queueing::table,
+    ),
+    (
+        "worse",
+        "What got worse by over 5% from one rung to the next",
+        worse::table,
+    ),
+    ("speed", "The generator itself", speed::table),
+];
+
+impl Cell {
+    /// Where its measured requests arrived.
+    fn window(meta: &Meta) -> Span {
+        metrics::window(
+            meta.arrivals_s(),
+            meta.cell.warm_up_s,
+            meta.cell.cool_down_s,
+        )
+    }
+
+    fn read(path: &Path, slo_s: Option<f64>) -> Result<Self> {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let mut parts = stem.rsplitn(3, '-');
+        let (Some(_), Some(_), Some(rung)) = (parts.next(), parts.next(), parts.next()) else {
+            bail!("{} is not named <rung>-<rate>-<seed>", path.display());
+        };
+        let (meta, records) = (Meta::read(path)?, parquet::read(path)?);
+        let slo_s = slo_s.or(meta.cell.slo_ms.map(|ms| ms as f64 * 1e-3));
+        Ok(Self {
+            rung: rung.to_owned(),
+            rate: meta.cell.schedule.rate,
+            seed: meta.cell.schedule.seed,
+            summary: metrics::summarize(&records, Self::window(&meta), slo_s),
+            records,
+            meta,
+        })
+    }
+
+    pub fn measured(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(|r| r.measured)
+    }
+}
+
+impl Ladder {
+    /// Reads a folder; `slo_s` instead of the SLO that the cells had.
+    ///
+    /// # Errors
+    /// [`MeasurementUnsound`] where a cell may not be reported, the engines differ or a rung lacks a rate; others
+    /// when a file can't be read.
+    pub fn read(folder: &Path, slo_s: Option<f64>) -> Result<Self> {
+        let name = folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let mut cells = cell_files(folder)?
+            .iter()
+            .map(|path| Cell::read(path, slo_s))
+            .collect::<Result<Vec<_>>>()?;
+        ensure!(!cells.is_empty(), "no cells in {}", folder.display());
+        cells.sort_by(|a, b| {
+            let rates = a.rate.total_cmp(&b.rate);
+            a.rung.cmp(&b.rung).then(rates).then(a.seed.cmp(&b.seed))
+        });
+        let slo_s = cells[0].summary.slo.map(|s| s.slo_s);
+        ensure!(
+            cells
+                .iter()
+                .all(|c| c.summary.slo.map(|s| s.slo_s) == slo_s),
+            "the cells of {name} have several SLOs; name one with --slo-ms"
+        );
+        let ladder = Self { name, slo_s, cells };
+        ladder.refuse().with_context(|| ladder.name.clone())?;
+        Ok(ladder)
+    }
+
+    fn refuse(&self) -> Result<(), MeasurementUnsound> {
+        let engines: Vec<_> = self
+            .cells
+            .iter()
+            .map(|c| c.meta.engine_fingerprint.clone())
+            .collect();
+        let mut found: Vec<_> = self
+            .cells
+            .iter()
+            .flat_map(|c| c.meta.unsound.clone())
+            .collect();
+        found.extend(soundness::mixed_fingerprints(&engines));
+        for rung in self.rungs() {
+            let present: Vec<f64> = self.points_of(rung).map(|p| p.rate).collect();
+            found.extend(soundness::missing_rates(&self.rates(), &present));
+        }
+        soundness::refuse(found)
+    }
+
+    /// From the lowest to the highest.
+    pub fn rungs(&self) -> Vec<&str> {
+        let mut rungs: Vec<&str> = self.cells.iter().map(|c| c.rung.as_str()).collect();
+        rungs.dedup();
+        rungs
+    }
+
+    /// Requests per second, ascending.
+    pub fn rates(&self) -> Vec<f64> {
+        let mut rates: Vec<f64> = self.cells.iter().map(|c| c.rate).collect();
+        rates.sort_by(f64::total_cmp);
+        rates.dedup();
+        rates
+    }
+
+    /// By rung, then by rate.
+    pub fn points(&self) -> impl Iterator<Item = Point<'_>> {
+        let same = |a: &Cell, b: &Cell| a.rung == b.rung && a.rate.total_cmp(&b.rate).is_eq();
+        self.cells.chunk_by(same).map(|cells| Point {
+            rung: &cells[0].rung,
+            rate: cells[0].rate,
+            cells,
+        })
+    }
+
+    pub fn points_of(&self, rung: &str) -> impl Iterator<Item = Point<'_>> {
+        self.points().filter(move |p| p.rung == rung)
+    }
+
+    /// Where its numbers come from, in a line.
+    pub fn origin(&self) -> String {
+        let first = &self.cells[0].meta;
+        let machine = &first.machine;
+        let mut seeds: Vec<u64> = self.cells.iter().map(|c| c.seed).collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        let text = |v: Option<&str>| v.map_or_else(String::new, |v| format!(" {v};"));
+        let lag_ms = |c: &Cell| c.summary.send_lag.p99.unwrap_or(0.0) * 1e3;
+        let lag_ms = self.cells.iter().map(lag_ms).fold(0.0, f64::max);
+        let started = self.cells.iter().map(|c| c.meta.started.as_str()).min();
+        format!(
+            "<sub>{}: {} cells, {} seeds, send lag p99 at most {lag_ms:.1} ms; {}, {} cores, {:.0} GiB;{}{} revision {}, engine {}, begun {}.</sub>\n",
+            self.name,
+            self.cells.len(),
+            seeds.len(),
+            machine["cpu"].as_str().unwrap_or("?"),
+            machine["cores"],
+            machine["memory_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 30),
+            text(
+                first
+                    .server
+                    .backend
+                    .as_deref()
+                    .map(|b| format!("backend {b}"))
+                    .as_deref()
+            ),
+            text(first.server.model.as_deref()),
+            first.revision.chars().take(10).collect::<String>(),
+            first.engine_fingerprint.as_deref().unwrap_or("unknown"),
+            started.unwrap_or("?").chars().take(10).collect::<String>(),
+        )
+    }
+}
+
+impl Point<'_> {
+    /// Over the seeds that have the value; none if none has.
+    pub fn spread(&self, of: impl Fn(&Summary) -> Option<f64>) -> Option<Spread> {
+        let values: Vec<f64> = self.cells.iter().filter_map(|c| of(&c.summary)).collect();
+        (!values.is_empty()).then(|| Spread::of(&values))
+    }
+
+    /// The queue of one of its cells still grew at its end: its latencies are the run's length, and what came out
+    /// is not quoted as capacity.
+    pub fn grows(&self) -> bool {
+        self.cells.iter().any(|c| c.summary.queue_grows)
+    }
+
+    /// Measured requests of all seeds.
+    pub fn measured(&self) -> usize {
+        self.cells.iter().map(|c| c.summary.measured).sum()
+    }
+
+    /// The rate, with a dagger where the queue still grew.
+    pub fn load(&self) -> String {
+        format!("{}{}", self.rate, if self.grows() { " †" } else { "" })
+    }
+}
+
+/// What the dagger of [`Point::load`] means.
+pub const GROWS: &str = "† The queue still grew when the arrivals ended: latencies are the run's length, not the server's.\n";
+
+/// The Parquet files of a folder by name; none if there is no such folder.
+///
+/// # Errors
+/// When the folder can't be read.
+pub fn cell_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    if folder.is_dir() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == "parquet") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+#[path = "ladder/ladder_tests.rs"]
+pub mod tests;
