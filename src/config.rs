@@ -122,6 +122,8 @@ pub struct RunnerConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvType {
+    /// The one that measured best here, where the model and the device can; else f16.
+    Auto,
     F32,
     F16,
     Bf16,

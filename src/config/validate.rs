@@ -64,7 +64,7 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     )?;
     rule(
         c.runner.flash_attention != FlashAttention::Off
-            || matches!(c.kv.type_v, KvType::F32 | KvType::F16 | KvType::Bf16),
+            || !matches!(c.kv.type_v, KvType::Q8_0 | KvType::Q4_0),
         "kv.type_v",
         "a quantised V cache needs runner.flash_attention".into(),
     )?;

@@ -161,7 +161,7 @@ impl Daemon {
                 }
                 Ask::Reserve(reserve) => {
                     let reserved = reserve.from(&mut self.pool);
-                    self.turn.reserved(&reserved)
+                    self.turn.reserved(reserved)
                 }
                 Ask::Evict(want) => {
                     let given = want.from(&mut self.tree);
