@@ -383,10 +383,14 @@ impl Config {
     /// prefixes have one each; in a pool that is shared they cost nothing by themselves.
     #[must_use]
     pub fn sequences(&self) -> u32 {
-        if self.may_reuse() && self.kv.layout.resolved() == KvLayout::Unified {
-            return validate::SEQUENCES_MAX;
-        }
-        (2 * self.policy().max_running() as u32).min(validate::SEQUENCES_MAX)
+        let shared = self.may_reuse() && self.kv.layout.resolved() == KvLayout::Unified;
+        let wanted = if shared {
+            validate::SEQUENCES_MAX
+        } else {
+            2 * self.policy().max_running() as u32
+        };
+        // llama.cpp aborts where it has more sequences than a batch has tokens. The seats always fit.
+        wanted.min(validate::SEQUENCES_MAX).min(self.runner.n_batch)
     }
 
     /// Cells of the pool. `auto` must have been resolved by [`Self::sized`] before this means anything.

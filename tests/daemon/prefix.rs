@@ -96,6 +96,20 @@ fn the_warm_up_leaves_the_cache_empty() {
     assert_eq!(stats["effective"]["prefix_reuse"], true, "{stats}");
 }
 
+/// llama.cpp takes no more sequences than a batch has tokens: it would abort.
+#[test]
+fn there_are_no_more_sequences_than_tokens_in_a_batch() {
+    let small = [
+        ("runner.n_batch", "128"),
+        ("runner.n_ubatch", "128"),
+        ("scheduler.prefill_budget", "64"),
+    ];
+    for (settings, sequences) in [(&small[..], 128), (&[], 256)] {
+        let stats = caching("0", settings).idle();
+        assert_eq!(number(&stats, "/sequences/total"), sequences, "{stats}");
+    }
+}
+
 /// "auto" gives way to memory that can't be shared; "on" does not start (see `config`).
 #[test]
 fn auto_gives_way_to_contiguous_memory() {
@@ -204,7 +218,7 @@ fn fails_alone(at_token: &str) {
         .iter()
         .map(|p| whole(&without, p, 60, false).text())
         .collect();
-    let poison = message(41, 41, 'x') + "POISON";
+    let poison = message(60, 60, 'x') + "POISON";
     for _ in 0..2 {
         let clients: Vec<_> = prompts.iter().map(|p| d.chat(&ask(p, 60, true))).collect();
         let poisoned = [true, false].map(|stream| d.chat(&ask(&poison, 60, stream)));
@@ -224,6 +238,11 @@ fn fails_alone(at_token: &str) {
         assert!(reply.cached_tokens() >= 32, "{reply:?}");
         assert_eq!(&reply.text(), text);
     }
+    // The third block is theirs alone.
+    let content = message(90, 55, 'q');
+    let reply = reply(&d, &content, 60, false);
+    assert_eq!(reply.cached_tokens(), 48);
+    assert_eq!(reply.text(), whole(&without, &content, 60, false).text());
     d.idle();
 }
 

@@ -1,7 +1,7 @@
 //! How far two ways of computing the same positions agree on the most likely token.
 
 /// A best logit less than this above the second best is a near-tie: twice the noise's average.
-const NEAR_TIE: f32 = 0.5;
+pub const NEAR_TIE: f32 = 0.5;
 /// So many of the most likely tokens must be the same.
 pub const AGREEMENT: f64 = 0.99;
 /// So many of all with near-ties, where these are a fifth of all positions.

@@ -15,6 +15,7 @@ mod gemma;
 mod long_prompts;
 mod prefix;
 mod prefix_gemma;
+mod prefix_logits;
 mod reference;
 mod sampling;
 mod startup;

@@ -1,22 +1,21 @@
 //! Greedy text does not depend on the prefix cache, on how memory is reserved or laid out, nor on preemption.
 //!
 //! The cache's types are those with which rounding does not depend on the company (see `batching`), so that
-//! texts can be compared whole; with `f16` the logits are compared, and near-ties counted.
+//! texts can be compared whole; `prefix_logits` compares logits, also with `f16`.
 
-use cadenced::config::{KvLayout, KvType};
-use cadenced::ids::{SeqId, TokenId};
-use cadenced::model::ModelBackend as _;
+use cadenced::config::KvType;
+use cadenced::ids::TokenId;
 use serde_json::{Value, json};
 
-use crate::agreement::{AGREEMENT, AGREEMENT_OF_FEW, Tally};
-use crate::batching::{alone, feed};
+use crate::agreement::{NEAR_TIE, best};
+use crate::batching::alone;
 use crate::common::Response;
 use crate::support::{Served, smollm2, turn};
 
 const SYSTEM: &str = "You are a careful assistant. You answer every question in one short plain sentence, you \
                       never make anything up, and you say so when you do not know the answer";
 /// Tokens of each reply.
-const REPLY: u32 = 24;
+pub const REPLY: u32 = 16;
 
 /// A conversation with a system prompt.
 fn conversation(system: &str, question: &str) -> Value {
@@ -27,7 +26,7 @@ fn body(messages: &Value) -> Value {
     json!({ "messages": messages, "max_tokens": REPLY, "temperature": 0, "ignore_eos": true })
 }
 
-fn encode(messages: &Value) -> Vec<TokenId> {
+pub fn encode(messages: &Value) -> Vec<TokenId> {
     smollm2().encode(messages)
 }
 
@@ -38,7 +37,7 @@ fn shared(a: &Value, b: &Value) -> usize {
 }
 
 /// A conversation whose prompt is whole blocks, so that one that shares all of it shares a block in part.
-fn base() -> Value {
+pub fn base() -> Value {
     let question = |n| format!("What is the capital of France?{}", " Please.".repeat(n));
     let mut all = (0..32).map(|n| conversation(SYSTEM, &question(n)));
     all.find(|c| encode(c).len().is_multiple_of(16))
@@ -46,7 +45,7 @@ fn base() -> Value {
 }
 
 /// A conversation whose prompt shares its first `n` tokens with that of [`base`] and no more.
-fn sharing(n: usize) -> Value {
+pub fn sharing(n: usize) -> Value {
     let words: Vec<&str> = SYSTEM.split(' ').collect();
     let cut = |at: usize| {
         let system = format!("{} Talk like an old sailor.", words[..at].join(" "));
@@ -59,7 +58,7 @@ fn sharing(n: usize) -> Value {
 
 /// Those that are compared: they share three tokens with the first (which the template always writes), 15, 16
 /// and 17, all; and the system prompt, from another user.
-fn conversations() -> Vec<Value> {
+pub fn conversations() -> Vec<Value> {
     let mut all = vec![base()];
     all.extend([3, 15, 16, 17].map(sharing));
     all.push(base());
@@ -106,6 +105,50 @@ fn cached(replies: &[Response]) -> Vec<u64> {
     replies.iter().map(Response::cached_tokens).collect()
 }
 
+/// How sure the model is of each token of a reply alone: the token's text, and its lead over the second best.
+type Leads = Vec<(Vec<u8>, f32)>;
+
+fn leads() -> Vec<Leads> {
+    let _turn = turn();
+    let model = smollm2();
+    let mut backend = model.backend(1024, 2, KvType::Q8_0);
+    let mut of = |messages: &Value| {
+        let alone = alone(&mut backend, encode(messages), REPLY as usize);
+        let piece = |token: &TokenId| model.loaded.vocab.piece(*token).to_vec();
+        let lead = |logits: &Vec<f32>| best(logits).1;
+        let pieces = alone.reply.iter().map(piece);
+        pieces.zip(alone.logits.iter().map(lead)).collect()
+    };
+    conversations().iter().map(&mut of).collect()
+}
+
+/// Where others have left, and after a preemption, a sequence gets cells that are not in its order, and is
+/// summed up in theirs: where a text differs from that alone, the best token there was a near-tie alone.
+#[track_caller]
+fn assert_turns_at_near_ties(what: &str, texts: &[String], expected: &[String], leads: &[Leads]) {
+    let mut turned = 0;
+    for ((text, expected), leads) in texts.iter().zip(expected).zip(leads) {
+        if text == expected {
+            continue;
+        }
+        turned += 1;
+        let mut said = Vec::new();
+        let same = leads.iter().take_while(|(piece, _)| {
+            said.extend_from_slice(piece);
+            text.as_bytes().starts_with(&said)
+        });
+        let lead = leads[same.count()].1;
+        println!("{what}: {text:?} turned at a lead of {lead}");
+        assert!(lead < NEAR_TIE, "{what}: {text:?} and {expected:?}");
+    }
+    let all = leads.iter().flatten();
+    println!(
+        "{what}: {turned} texts of {} turned, at near-ties, of which there were {}",
+        texts.len(),
+        all.filter(|(_, lead)| *lead < NEAR_TIE).count()
+    );
+}
+
 #[test]
 fn text_is_the_same_with_and_without_the_cache_in_any_company_and_memory() {
     let expected = {
@@ -115,6 +158,7 @@ fn text_is_the_same_with_and_without_the_cache_in_any_company_and_memory() {
         assert_eq!(cached(&replies), [0; 7]);
         texts(&replies)
     };
+    let leads = leads();
     let all = encode(&base()).len() as u64;
     let system = shared(&base(), &conversations()[6]) as u64 / 16 * 16;
     println!("{all} tokens, {system} of them the system prompt's");
@@ -144,7 +188,8 @@ fn text_is_the_same_with_and_without_the_cache_in_any_company_and_memory() {
         let own = |c: &Value| (encode(c).len() / 16 * 16).min(encode(c).len() - 1) as u64;
         let all_own: Vec<u64> = conversations().iter().map(own).collect();
         assert_eq!(cached(&warm), all_own, "{more:?}");
-        assert_eq!(texts(&in_a_crowd(&d)), expected, "in a crowd, {more:?}");
+        let what = format!("{settings:?} in a crowd");
+        assert_turns_at_near_ties(&what, &texts(&in_a_crowd(&d)), &expected, &leads);
         d.idle();
     }
     for more in [
@@ -157,9 +202,21 @@ fn text_is_the_same_with_and_without_the_cache_in_any_company_and_memory() {
         ],
     ] {
         let d = served(more);
-        assert_eq!(texts(&in_a_crowd(&d)), expected, "in a crowd, {more:?}");
+        let what = format!("{more:?} in a crowd");
+        assert_turns_at_near_ties(&what, &texts(&in_a_crowd(&d)), &expected, &leads);
         d.idle();
     }
+}
+
+/// In a pool for two, with fewer tokens in a batch than llama.cpp has sequence ids, at which it used to abort.
+#[test]
+fn a_preempted_text_is_the_same() {
+    let leads = leads();
+    let text = |leads: &Leads| {
+        let bytes: Vec<u8> = leads.iter().flat_map(|(piece, _)| piece.clone()).collect();
+        String::from_utf8(bytes).expect("whole characters")
+    };
+    let expected: Vec<String> = leads.iter().map(text).collect();
     for reuse in ["off", "on"] {
         let d = served(&[
             ("prefix.reuse", reuse),
@@ -170,7 +227,8 @@ fn text_is_the_same_with_and_without_the_cache_in_any_company_and_memory() {
             ("runner.n_ubatch", "128"),
             ("scheduler.prefill_budget", "64"),
         ]);
-        assert_eq!(texts(&in_a_crowd(&d)), expected, "preempted, reuse {reuse}");
+        let what = format!("preempted, reuse {reuse}");
+        assert_turns_at_near_ties(&what, &texts(&in_a_crowd(&d)), &expected, &leads);
         let preemptions = d.idle()["kv"]["preemptions"].clone();
         println!("reuse {reuse}: {preemptions} preemptions");
         assert_ne!(preemptions, 0, "reuse {reuse}");
@@ -187,7 +245,7 @@ fn the_next_turn_finds_the_reply_too() {
     );
     let prompt = encode(&first_turn).len() as u64;
     let ask =
-        |messages: &Value| json!({ "messages": messages, "max_tokens": REPLY, "temperature": 0 });
+        |messages: &Value| json!({ "messages": messages, "max_tokens": 24, "temperature": 0 });
     let talk = |reuse| {
         let d = served(&[("prefix.reuse", reuse), ("kv.reservation", "paged")]);
         let first = d.reply(&ask(&first_turn));
@@ -211,40 +269,4 @@ fn the_next_turn_finds_the_reply_too() {
     // Of a reply all but the last token is computed.
     assert!(with.2 / 16 * 16 > prompt, "{with:?}");
     assert_eq!((without.3, with.3), (0, with.2 / 16 * 16));
-}
-
-/// A sequence that begins with another's cells has the logits of one that computed them itself.
-#[test]
-fn a_shared_beginning_is_the_same_beginning() {
-    let _turn = turn();
-    let model = smollm2();
-    for layout in [KvLayout::Unified, KvLayout::Streams] {
-        for (kv_type, agreement) in [(KvType::F16, AGREEMENT_OF_FEW), (KvType::Q8_0, AGREEMENT)] {
-            let mut backend = model.backend_in(layout, 1024, 2, kv_type);
-            let mut tally = Tally::default();
-            let donor = encode(&base());
-            for (n, messages) in [15, 16, 17]
-                .map(|n| (n, sharing(n)))
-                .into_iter()
-                .chain([(donor.len() - 1, base())])
-            {
-                let expected = alone(&mut backend, encode(&messages), 8);
-                feed(&mut backend, SeqId(0), 0, &donor, 512);
-                backend.copy(SeqId(0), SeqId(1), n as u32);
-                // The donor goes on meanwhile.
-                feed(&mut backend, SeqId(0), donor.len(), &expected.reply[..1], 1);
-                feed(&mut backend, SeqId(1), n, &expected.prompt[n..], 512);
-                for (i, logits) in expected.logits.iter().enumerate() {
-                    tally.take(logits, backend.logits(0));
-                    let at = expected.prompt.len() + i;
-                    feed(&mut backend, SeqId(1), at, &expected.reply[i..=i], 1);
-                }
-                for seq in [0, 1] {
-                    backend.remove(SeqId(seq), 0);
-                }
-            }
-            let what = format!("smollm2, {kv_type:?}, {layout:?}, a shared beginning");
-            tally.check(&what, agreement);
-        }
-    }
 }
