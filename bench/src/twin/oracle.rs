@@ -8,11 +8,12 @@
 //! row pays for its own tokens and their cached tokens, and an equal part of the step's fixed cost. The
 //! parts add up to the step, so they can be laid one after the other within it: a schedule of one machine
 //! that works on one request at a time. Nothing of a request is done before it arrived, and if it is in S
-//! everything is done by its deadline. How much is that at least? A request with P prompt tokens (less what
-//! a cache may have) and an answer of A tokens needs at least A rows, one of which ends its prompt while the
+//! everything is done by its deadline. How much is that at least? A request with P prompt tokens and an
+//! answer of A tokens needs at least A rows, one of which ends its prompt while the
 //! others decode:
 //!
-//! - P times the price of a prompt token, or of a decoding row where that is less (a chunk of one token is
+//! - P (less what it has in common with any other request, if there is a cache; that somebody must compute it once
+//!   is left out) times the price of a prompt token, or of a decoding row where that is less (a chunk of one token is
 //!   one),
 //! - A - 1 times the price of a decoding row, which find P, P + 1, … P + A - 2 tokens in the cache,
 //! - A times the `rows_max`-th part of the fixed cost, since no step has more rows.
@@ -29,6 +30,7 @@
 
 use super::cost::{PS_PER_US, StepCost};
 use super::engine::{Request, Trial, count_within};
+use super::text;
 
 /// What the relaxation knows of the engines that it bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,17 +40,18 @@ pub struct Bounds {
     pub rows_max: u32,
     /// The most tokens that one request may have.
     pub kv_cells: u32,
-    /// One of them caches prefixes: of a prompt, only its last token must be computed then.
+    /// One of them caches prefixes.
     pub prefix_cache: bool,
 }
 
 impl Bounds {
-    /// The least work that `request` is, and the least time that it takes alone; in picoseconds.
-    fn least(&self, request: &Request) -> (u64, u64) {
+    /// The least work that `request` is, of whose prompt so many tokens may be cached, and the least time that it
+    /// takes alone; in picoseconds.
+    fn least(&self, request: &Request, cached_tokens: u32) -> (u64, u64) {
         let cost = &self.cost;
         let rows = u64::from(request.sampled(self.kv_cells));
         let prompt = u64::from(request.prompt_tokens);
-        let computed = if self.prefix_cache { 1 } else { prompt };
+        let computed = prompt - u64::from(cached_tokens);
         let decodes = rows.saturating_sub(1);
         let cached = decodes * prompt + decodes * decodes.saturating_sub(1) / 2;
         let tokens = computed * cost.prefill_token_ps.min(cost.decode_seq_ps)
@@ -62,8 +65,10 @@ impl Bounds {
     /// work (1 for the bound).
     fn largest_on_time(&self, requests: &[Request], slo_us: u64, slack: f64) -> Vec<usize> {
         let mut schedule = OnTime::new(slo_us * PS_PER_US);
-        for (index, request) in requests.iter().enumerate() {
-            let (work, alone) = self.least(request);
+        let shared = text::shared_tokens(requests);
+        for (index, (request, shared)) in requests.iter().zip(shared).enumerate() {
+            let cached = if self.prefix_cache { shared } else { 0 };
+            let (work, alone) = self.least(request, cached);
             if alone <= slo_us * PS_PER_US {
                 let work = if slack > 1.0 {
                     (work as f64 * slack) as u64

@@ -113,10 +113,6 @@ fn the_least_work_of_a_request_can_be_counted() {
     };
     // Two decodes, which find 5 and 6 tokens.
     let tokens = 5 * 10 + 2 * 30 + 11;
-    assert_eq!(bounds.least(&request), (tokens + 300, tokens + 1200));
-    let cached = Bounds {
-        prefix_cache: true,
-        ..bounds
-    };
-    assert_eq!(cached.least(&request).0, tokens + 300 - 40);
+    assert_eq!(bounds.least(&request, 0), (tokens + 300, tokens + 1200));
+    assert_eq!(bounds.least(&request, 4).0, tokens + 300 - 40);
 }

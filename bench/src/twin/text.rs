@@ -2,9 +2,12 @@
 //! a prefix cache sees of them. A token is a function of who says it and of its place, so a conversation's next
 //! turn begins as the turn before it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cadenced::ids::TokenId;
+
+use super::engine::Request;
 
 /// What a prompt is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,6 +34,38 @@ impl Text {
     }
 }
 
+/// How many tokens of each prompt another of these has as well, all but its last one at most: what a cache could
+/// have at best.
+pub fn shared_tokens(requests: &[Request]) -> Vec<u32> {
+    let mut heads: BTreeMap<u64, usize> = BTreeMap::new();
+    // The two longest prompts of each conversation.
+    let mut own: BTreeMap<(u64, u64), [u32; 2]> = BTreeMap::new();
+    for r in requests {
+        *heads.entry(r.text.head).or_default() += 1;
+        let longest = own.entry((r.text.head, r.text.own)).or_default();
+        if r.prompt_tokens > longest[0] {
+            *longest = [r.prompt_tokens, longest[0]];
+        } else {
+            longest[1] = longest[1].max(r.prompt_tokens);
+        }
+    }
+    let of = |r: &Request| {
+        let [first, second] = own[&(r.text.head, r.text.own)];
+        let other = if r.prompt_tokens == first {
+            second
+        } else {
+            first
+        };
+        let head = if heads[&r.text.head] > 1 {
+            r.text.head_tokens
+        } else {
+            0
+        };
+        other.max(head).min(r.prompt_tokens - 1)
+    };
+    requests.iter().map(of).collect()
+}
+
 /// The finaliser of splitmix64 over both.
 fn token(key: u64, place: u32) -> TokenId {
     let mut x = key.wrapping_add(u64::from(place).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -41,8 +76,6 @@ fn token(key: u64, place: u32) -> TokenId {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::load::arrivals::Extent;
     use crate::load::mix::Mix;
@@ -81,6 +114,14 @@ mod tests {
                 .iter()
                 .map(|r| r.text.tokens(r.prompt_tokens, 0))
                 .collect();
+            // What can be shared is what is shared with anybody.
+            let most = |i: usize| {
+                let others = (0..60).filter(|j| *j != i);
+                let common = others.map(|j| common(&tokens[i], &tokens[j])).max();
+                common.unwrap_or(0).min(tokens[i].len() - 1) as u32
+            };
+            let expected: Vec<u32> = (0..60).map(most).collect();
+            assert_eq!(shared_tokens(&offer.requests()), expected, "{mix:?}");
             let mut shared = 0;
             for i in 0..60 {
                 for j in 0..i {
