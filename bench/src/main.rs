@@ -5,11 +5,13 @@ mod all;
 mod canary;
 mod child;
 mod client;
+mod compare;
 mod cpu;
 mod daemon;
 mod decode_cell;
 mod effective;
 mod engine;
+mod gate;
 mod host_work;
 mod knobs;
 mod load;
@@ -64,6 +66,10 @@ enum Command {
     Run(Box<load::run::RunArgs>),
     /// Summarises the records of runs again, at any SLO; refuses what can't be put side by side.
     Summary(load::again::SummaryArgs),
+    /// Several servers side by side on the same arrivals, in turn.
+    Compare(compare::CompareArgs),
+    /// Fails when simulated load is served worse than the committed budget has it.
+    Gate(gate::GateArgs),
     /// A server without a model, to test the load generator.
     Stub(load::stub::StubArgs),
     /// Tests the load generator: arrivals over many seeds, an open and a closed loop against the stub.
@@ -91,6 +97,8 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Run(args) => load::run::run(&args),
         Command::Summary(args) => load::again::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Gate(args) => gate::run(&args),
         Command::Stub(args) => load::stub::run(&args),
         Command::Validate(args) => load::validate::run(&args),
         Command::KnobCell => child::serve(decode_cell::run),

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
+pub use ladder::COMPARISON;
 use ladder::Ladder;
 
 const FILES: [&str; 3] = ["bench/README.md", "README.md", "bench/src/load/README.md"];
@@ -43,7 +44,10 @@ pub fn run(args: &ReportArgs) -> Result<()> {
 }
 
 /// Reports a folder of cells.
-fn one(folder: &Path, slo_ms: Option<u64>) -> Result<()> {
+///
+/// # Errors
+/// See [`Ladder::read`].
+pub fn one(folder: &Path, slo_ms: Option<u64>) -> Result<()> {
     let ladder = Ladder::read(folder, slo_ms.map(|ms| ms as f64 * 1e-3))?;
     for (_, title, render) in ladder::TABLES.iter().filter(|(name, ..)| *name != "speed") {
         println!("## {title}\n\n{}", render(&ladder));

@@ -18,10 +18,9 @@ const CONTENT_KEY: &str = r#""content":""#;
 static CONTENT: Search = LazyLock::new(|| Finder::new(CONTENT_KEY));
 static GOES_ON: Search = LazyLock::new(|| Finder::new(r#""finish_reason":null"#));
 static RECEIPT: Search = LazyLock::new(|| Finder::new(r#""cadenced.receipt""#));
-/// Each of these is worth the long way.
-static USAGE: Search = LazyLock::new(|| Finder::new(r#""usage":{"#));
-static ERROR: Search = LazyLock::new(|| Finder::new(r#""error":"#));
-static TIMINGS: Search = LazyLock::new(|| Finder::new(r#""timings":"#));
+/// Any of these is worth the long way.
+static MORE: LazyLock<[Finder<'static>; 3]> =
+    LazyLock::new(|| [r#""usage":{"#, r#""error":"#, r#""timings":"#].map(Finder::new));
 
 /// See the module's text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -129,9 +128,7 @@ pub fn read(data: &[u8]) -> serde_json::Result<Chunk> {
 fn is_plain_text(data: &[u8]) -> bool {
     has_text(data)
         && GOES_ON.find(data).is_some()
-        && [&USAGE, &ERROR, &TIMINGS]
-            .iter()
-            .all(|key| key.find(data).is_none())
+        && MORE.iter().all(|key| key.find(data).is_none())
         && data.last() == Some(&b'}')
 }
 

@@ -32,6 +32,11 @@ pub enum Unsound {
     NothingCompleted {
         arrivals: usize,
     },
+    /// Goodput within another SLO than the one that it is compared with.
+    AnotherSlo {
+        wanted_s: f64,
+        slo_s: f64,
+    },
     /// Results of several engines in one table.
     MixedFingerprints {
         first: String,
@@ -64,6 +69,9 @@ impl std::fmt::Display for Unsound {
             Self::RateMissing { rate } => write!(f, "the rate of {rate}/s is missing"),
             Self::NothingCompleted { arrivals } => {
                 write!(f, "none of {arrivals} requests was completed")
+            }
+            Self::AnotherSlo { wanted_s, slo_s } => {
+                write!(f, "an SLO of {slo_s} s, and {wanted_s} s is wanted")
             }
             Self::MixedFingerprints { first, other } => {
                 write!(f, "two engines in one report: {first} and {other}")

@@ -36,9 +36,14 @@ pub struct Cell {
     pub summary: Summary,
 }
 
+/// The file that makes a folder a comparison of servers, each with an engine of its own.
+pub const COMPARISON: &str = "comparison.json";
+
 /// See the module's text.
 pub struct Ladder {
     pub name: String,
+    /// Servers are compared, and not the rungs of one.
+    is_comparison: bool,
     /// Bound on the time to the end of an answer.
     pub slo_s: Option<f64>,
     /// By rung, rate and seed.
@@ -135,28 +140,41 @@ impl Ladder {
                 .all(|c| c.summary.slo.map(|s| s.slo_s) == slo_s),
             "the cells of {name} have several SLOs; name one with --slo-ms"
         );
-        let ladder = Self { name, slo_s, cells };
+        let ladder = Self {
+            name,
+            is_comparison: folder.join(COMPARISON).exists(),
+            slo_s,
+            cells,
+        };
         ladder.refuse().with_context(|| ladder.name.clone())?;
         Ok(ladder)
     }
 
     fn refuse(&self) -> Result<(), MeasurementUnsound> {
-        let engines: Vec<_> = self
-            .cells
-            .iter()
-            .map(|c| c.meta.engine_fingerprint.clone())
-            .collect();
         let mut found: Vec<_> = self
             .cells
             .iter()
             .flat_map(|c| c.meta.unsound.clone())
             .collect();
-        found.extend(soundness::mixed_fingerprints(&engines));
         for rung in self.rungs() {
             let present: Vec<f64> = self.points_of(rung).map(|p| p.rate).collect();
             found.extend(soundness::missing_rates(&self.rates(), &present));
         }
+        // Cells of one engine: all of a ladder's, those of one server in a comparison.
+        let alike = |a: &Cell, b: &Cell| !self.is_comparison || a.rung == b.rung;
+        for cells in self.cells.chunk_by(alike) {
+            let engines: Vec<_> = cells
+                .iter()
+                .map(|c| c.meta.engine_fingerprint.clone())
+                .collect();
+            found.extend(soundness::mixed_fingerprints(&engines));
+        }
         soundness::refuse(found)
+    }
+
+    /// What its rows are called.
+    pub fn subject(&self) -> &'static str {
+        if self.is_comparison { "server" } else { "rung" }
     }
 
     /// From the lowest to the highest.
@@ -195,29 +213,32 @@ impl Ladder {
         let mut seeds: Vec<u64> = self.cells.iter().map(|c| c.seed).collect();
         seeds.sort_unstable();
         seeds.dedup();
-        let text = |v: Option<&str>| v.map_or_else(String::new, |v| format!(" {v};"));
+        let all = |of: fn(&Meta) -> Option<&str>| {
+            let mut values: Vec<&str> = self.cells.iter().filter_map(|c| of(&c.meta)).collect();
+            values.sort_unstable();
+            values.dedup();
+            if values.is_empty() {
+                "unknown".into()
+            } else {
+                values.join(", ")
+            }
+        };
         let lag_ms = |c: &Cell| c.summary.send_lag.p99.unwrap_or(0.0) * 1e3;
         let lag_ms = self.cells.iter().map(lag_ms).fold(0.0, f64::max);
         let started = self.cells.iter().map(|c| c.meta.started.as_str()).min();
         format!(
-            "<sub>{}: {} cells, {} seeds, send lag p99 at most {lag_ms:.1} ms; {}, {} cores, {:.0} GiB;{}{} revision {}, engine {}, begun {}.</sub>\n",
+            "<sub>{}: {} cells, {} seeds, send lag p99 at most {lag_ms:.1} ms; {}, {} cores, {:.0} GiB; backend {}; \
+             model {}; revision {}, engine {}; {}.</sub>\n",
             self.name,
             self.cells.len(),
             seeds.len(),
             machine["cpu"].as_str().unwrap_or("?"),
             machine["cores"],
             machine["memory_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 30),
-            text(
-                first
-                    .server
-                    .backend
-                    .as_deref()
-                    .map(|b| format!("backend {b}"))
-                    .as_deref()
-            ),
-            text(first.server.model.as_deref()),
+            all(|m| m.server.backend.as_deref()),
+            all(|m| m.server.model.as_deref()),
             first.revision.chars().take(10).collect::<String>(),
-            first.engine_fingerprint.as_deref().unwrap_or("unknown"),
+            all(|m| m.engine_fingerprint.as_deref()),
             started.unwrap_or("?").chars().take(10).collect::<String>(),
         )
     }

@@ -6,7 +6,7 @@ use crate::report::markdown::Table;
 
 pub fn table(ladder: &Ladder) -> String {
     let mut t = Table::new(&[
-        "rung",
+        ladder.subject(),
         "output tokens/s",
         "requests/s",
         "in flight",

@@ -12,7 +12,11 @@ pub fn table(ladder: &Ladder) -> String {
     let Some(slo_s) = ladder.slo_s else {
         return "The cells have no SLO; `report --slo-ms` takes one.\n".into();
     };
-    let head = [&["rung", "offered, 1/s", "n"], &COLUMNS.map(|m| m.name)[..]].concat();
+    let head = [
+        &[ladder.subject(), "offered, 1/s", "n"],
+        &COLUMNS.map(|m| m.name)[..],
+    ]
+    .concat();
     let mut t = Table::new(&[&head[..], &["shed, by reason", "gave up", "failed"]].concat());
     for point in ladder.points() {
         let head = [

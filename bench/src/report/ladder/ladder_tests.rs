@@ -190,7 +190,7 @@ fn unsound_cells_mixed_engines_and_missing_rates_are_refused() {
     let nothing = Unsound::NothingCompleted { arrivals: 9 };
     assert_eq!(
         refused(&|f| edit(f, &|m| m.unsound = vec![nothing.clone()])),
-        [nothing.clone()]
+        std::slice::from_ref(&nothing)
     );
     let missing = refused(&|f| {
         for seed in [0, 1] {

@@ -14,8 +14,13 @@ const COLUMNS: [&Metric; 6] = [
 ];
 
 pub fn table(ladder: &Ladder) -> String {
-    let mut t =
-        Table::new(&[&["rung", "offered, 1/s", "n"], &COLUMNS.map(|m| m.name)[..]].concat());
+    let mut t = Table::new(
+        &[
+            &[ladder.subject(), "offered, 1/s", "n"],
+            &COLUMNS.map(|m| m.name)[..],
+        ]
+        .concat(),
+    );
     for point in ladder.points() {
         let head = [
             point.rung.to_owned(),

@@ -8,7 +8,7 @@ use crate::report::markdown::Table;
 
 pub fn table(ladder: &Ladder) -> String {
     let mut t = Table::new(&[
-        "rung",
+        ladder.subject(),
         "offered, 1/s",
         "TTFT, mean, s",
         "beyond the lowest load's",

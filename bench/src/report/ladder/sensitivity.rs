@@ -14,7 +14,7 @@ pub fn table(ladder: &Ladder) -> String {
         return "The cells have no SLO; `report --slo-ms` takes one.\n".into();
     };
     let head = FACTORS.map(|f| format!("{f} × = {:.3} s", f * slo_s));
-    let head: Vec<&str> = std::iter::once("rung")
+    let head: Vec<&str> = std::iter::once(ladder.subject())
         .chain(head.iter().map(String::as_str))
         .collect();
     let mut t = Table::new(&head);
