@@ -137,7 +137,9 @@ fn assert_turns_at_near_ties(what: &str, texts: &[String], expected: &[String], 
             said.extend_from_slice(piece);
             text.as_bytes().starts_with(&said)
         });
-        let lead = leads[same.count()].1;
+        // Bytes don't tell where the other token began: "ise" turns off "is" + "que" at the first of the two.
+        let (n, lead_of) = (same.count(), |i: usize| leads[i].1);
+        let lead = lead_of(n).min(lead_of(n.saturating_sub(1)));
         println!("{what}: {text:?} turned at a lead of {lead}");
         assert!(lead < NEAR_TIE, "{what}: {text:?} and {expected:?}");
     }

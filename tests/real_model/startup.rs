@@ -126,7 +126,7 @@ fn flash_attention_is_honoured_or_refused() {
         (
             vec![("kv.cells", "1024"), ("runner.flash_attention", "on")],
             true,
-            "f16",
+            "q8_0",
         ),
         (
             vec![("kv.cells", "1024"), ("runner.flash_attention", "off")],
