@@ -25,7 +25,7 @@ use crate::system::{self, Shared};
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::published::Published;
-use crate::{listen, warm_up, watchdog};
+use crate::{listen, promises, warm_up, watchdog};
 
 /// How the process ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +125,7 @@ fn state(config: Config) -> Result<Data<AppState>, prometheus::Error> {
         default_slo: Slo {
             e2e_ms: some(config.slo.e2e_ms),
             ttft_ms: some(config.slo.ttft_ms),
+            confidence: None,
         },
         max_stop_strings: 4,
         max_stop_bytes: 1024,
@@ -195,7 +196,12 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
             (front, Box::new(make))
         }
     };
-    let engine = system::start(&config, &state.shared, make).await?;
+    let (own, accounts) = (config.clone(), Arc::clone(&state.shared.accounts));
+    let files = tokio::task::spawn_blocking(move || promises::open(&own, &accounts.metrics))
+        .await
+        .map_err(|e| ModelError(format!("admission: {e}")))?
+        .map_err(ModelError)?;
+    let engine = system::start(&config, &state.shared, files, make).await?;
     let created = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());

@@ -8,6 +8,7 @@
 mod common;
 
 mod accounts;
+mod admission;
 mod cancel;
 mod capacity;
 mod config;
@@ -19,6 +20,7 @@ mod framing;
 mod isolation;
 mod limits;
 mod model_file;
+mod promises;
 mod replies;
 mod rungs;
 mod slow_reader;
@@ -26,6 +28,7 @@ mod soak;
 mod streaming;
 #[cfg(target_os = "linux")]
 mod systemd;
+mod traces;
 
 use common::{Daemon, Dice, Response, ask};
 use serde_json::{Value, json};

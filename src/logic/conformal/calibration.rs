@@ -17,6 +17,12 @@ impl Alpha {
         (alpha > 0.0 && alpha < 1.0).then_some(Self(alpha))
     }
 
+    /// The α of a confidence, kept within what can be calibrated at all.
+    #[must_use]
+    pub fn of_confidence(confidence: f64) -> Self {
+        Self((1.0 - confidence).clamp(1e-6, 1.0 - 1e-6))
+    }
+
     #[must_use]
     pub fn get(self) -> f64 {
         self.0

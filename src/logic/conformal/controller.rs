@@ -86,13 +86,31 @@ impl Controller {
     /// The rows to fit the first model on, once there are enough; then it is the caller's turn, who fits
     /// where it disturbs nobody.
     pub fn training_rows(&mut self) -> Option<Vec<Row>> {
-        let due = self.model.is_none() && self.learnt.len() >= self.settings.training_rows;
+        let wanted = self.settings.training_rows;
+        let due = wanted > 0 && self.model.is_none() && self.learnt.len() >= wanted;
         due.then(|| std::mem::take(&mut self.learnt))
     }
 
     /// Takes the first model. It is calibrated on what completes from now on, never on what it was fitted on.
     pub fn adopt(&mut self, model: Model) {
         self.model = Some(model);
+    }
+
+    /// The pace of the idle engine, for one that was not calibrated and has just measured it.
+    pub fn set_idle(&mut self, idle: Pace) {
+        self.idle = idle;
+    }
+
+    /// The pace of the idle engine.
+    #[must_use]
+    pub fn idle(&self) -> Pace {
+        self.idle
+    }
+
+    /// How it decides.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Enters an admitted request into the ledger, right after it was handed to the queue.

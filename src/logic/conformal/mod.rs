@@ -20,6 +20,7 @@
 //! | `calibration`, `classes`, `support` | from an estimate to a bound, for whom, and where |
 //! | `online`, `tally` | how the bound follows what happens, and the record of promises |
 //! | `controller`, `policy`, `offer` | the decision, and what a refusal offers |
+//! | `receipt` | what the caller is told |
 //! | `artifact` | a calibration as a file |
 //!
 //! Times are milliseconds, counts are tokens, unless a name says otherwise.
@@ -38,6 +39,7 @@ pub mod offer;
 pub mod online;
 pub mod policy;
 pub mod predictor;
+pub mod receipt;
 pub mod rng;
 pub mod snapshot;
 pub mod support;

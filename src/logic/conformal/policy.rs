@@ -48,7 +48,7 @@ pub struct Settings {
     pub support_margin: f32,
     /// The longest `Retry-After`, in seconds.
     pub retry_cap_s: u32,
-    /// Completions to fit the first model on, where no calibration was given.
+    /// Completions to fit the first model on, where no calibration was given; 0 to learn nothing.
     pub training_rows: usize,
 }
 
@@ -128,7 +128,7 @@ pub struct Decision {
 impl Controller {
     /// Decides on a request. If it is admitted and was handed to the queue, [`Self::admitted`] comes next.
     pub fn decide(&mut self, request: &Request, snapshot: &Snapshot) -> Decision {
-        self.ledger.settle(snapshot.admissions_seen);
+        self.settle(snapshot);
         let assessed = self.assess(request, snapshot);
         match assessed.verdict {
             Verdict::Promised => self.shedding = false,
@@ -148,7 +148,12 @@ impl Controller {
         }
     }
 
-    /// What the decision would be, exploration apart; changes nothing.
+    /// Takes note of how much of what was admitted the engine has seen.
+    pub fn settle(&mut self, snapshot: &Snapshot) {
+        self.ledger.settle(snapshot.admissions_seen);
+    }
+
+    /// What the decision would be, exploration apart; changes nothing. [`Self::settle`] comes first.
     #[must_use]
     pub fn quote(&self, request: &Request, snapshot: &Snapshot) -> Decision {
         let assessed = self.assess(request, snapshot);
