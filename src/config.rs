@@ -1,7 +1,11 @@
 //! The configuration: one typed [`Config`], read from a TOML file, the environment and flags, in that order of
 //! increasing precedence. Unknown keys are refused, and every message names the key.
 
+mod admission;
 mod validate;
+
+pub use admission::{AdmissionConfig, AdmissionMode};
+pub use validate::CONFIDENCE;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -38,6 +42,7 @@ pub struct Config {
     pub scheduler: SchedulerConfig,
     pub limits: LimitsConfig,
     pub slo: SloConfig,
+    pub admission: AdmissionConfig,
     pub lifecycle: LifecycleConfig,
     pub engine: EngineConfig,
     pub log: LogConfig,
@@ -371,6 +376,11 @@ impl Config {
     /// The rung's name, as the ladder and `/stats` have it.
     #[must_use]
     pub fn rung(&self) -> &'static str {
+        match self.admission.mode {
+            AdmissionMode::Static => return "rung5-static",
+            AdmissionMode::Conformal => return "rung5-conformal",
+            AdmissionMode::Off | AdmissionMode::Observe => {}
+        }
         match self.scheduler.policy {
             PolicyName::Fifo => "rung1-fifo",
             PolicyName::Static => "rung2-static",

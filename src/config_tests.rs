@@ -43,6 +43,8 @@ fn defaults_are_valid_and_every_rung_file_too() {
         "rung2-static",
         "rung3-continuous",
         "rung4-cache",
+        "rung5-conformal",
+        "rung5-static",
     ];
     assert_eq!(rungs, all);
 }

@@ -9,13 +9,16 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 
+use crate::logic::conformal::policy::Verdict;
+use crate::logic::conformal::receipt::Refusal;
+
 /// SDKs ignore or misread a `Retry-After` outside this range of whole seconds.
 const RETRY_AFTER_S: (u64, u64) = (1, 60);
 
 /// How many characters of a client's text an error message repeats.
 const EXCERPT_CHARS: usize = 40;
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ServeError {
     #[error("{message}")]
     InvalidRequest {
@@ -60,6 +63,10 @@ pub enum ServeError {
         code: &'static str,
     },
 
+    /// No latency bound fits what the request asks for: 422 if none ever would, 503 if none does now.
+    #[error("{}", unpromised(.0))]
+    Unpromised(Box<Refusal>),
+
     #[error("the server is shutting down; retry later")]
     Draining { retry_after: u64 },
 
@@ -102,7 +109,11 @@ impl ServeError {
             Self::BodyTooLarge { .. } => 413,
             Self::UnsupportedMediaType => 415,
             Self::Engine { .. } | Self::Internal => 500,
-            Self::Overloaded { .. } | Self::Draining { .. } | Self::NotReady { .. } => 503,
+            Self::Unpromised(refusal) if is_infeasible(refusal) => 422,
+            Self::Overloaded { .. }
+            | Self::Unpromised(_)
+            | Self::Draining { .. }
+            | Self::NotReady { .. } => 503,
         }
     }
 
@@ -127,6 +138,11 @@ impl ServeError {
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::SlowReader => "slow_reader",
             Self::Overloaded { code, .. } => code,
+            Self::Unpromised(refusal) => match refusal.answer.decision.verdict {
+                Verdict::Infeasible => "slo_infeasible",
+                Verdict::Unsupported => "slo_unsupported",
+                _ => "slo_overloaded",
+            },
             Self::Draining { .. } => "draining",
             Self::NotReady { .. } => "not_ready",
             Self::Engine { .. } => "engine_error",
@@ -139,6 +155,7 @@ impl ServeError {
             Self::InvalidRequest { param, .. } => param.as_deref(),
             Self::ContextLengthExceeded { .. } => Some("messages"),
             Self::ModelNotFound { .. } => Some("model"),
+            Self::Unpromised(_) => Some("slo.e2e_ms"),
             _ => None,
         }
     }
@@ -146,6 +163,10 @@ impl ServeError {
     /// Whole seconds for the `Retry-After` header: some on every 503, none on anything else.
     pub fn retry_after(&self) -> Option<u64> {
         match self {
+            Self::Unpromised(refusal) if !is_infeasible(refusal) => {
+                let seconds = u64::from(refusal.retry_after_s);
+                Some(seconds.clamp(RETRY_AFTER_S.0, RETRY_AFTER_S.1))
+            }
             Self::Overloaded { retry_after, .. }
             | Self::Draining { retry_after }
             | Self::NotReady { retry_after } => {
@@ -174,12 +195,41 @@ impl ServeError {
     }
 
     pub fn to_json(&self) -> Value {
-        json!({ "error": {
+        let mut json = json!({ "error": {
             "message": self.public_message(),
             "type": self.kind(),
             "param": self.param(),
             "code": self.code(),
-        }})
+        }});
+        if let Self::Unpromised(refusal) = self {
+            json["error"]["counter_offer"] = json!({
+                "max_tokens": refusal.offer.max_tokens,
+                "confidence": refusal.offer.confidence,
+                "e2e_ms": refusal.offered_slo_ms(),
+            });
+        }
+        json
+    }
+}
+
+fn is_infeasible(refusal: &Refusal) -> bool {
+    refusal.answer.decision.verdict == Verdict::Infeasible
+}
+
+fn unpromised(refusal: &Refusal) -> String {
+    let decision = &refusal.answer.decision;
+    let confidence = decision.confidence();
+    match (refusal.answer.bound_ms(), decision.bound_ms) {
+        (Some(bound), _) if is_infeasible(refusal) => format!(
+            "the reply would take up to {bound} ms (with confidence {confidence}), longer than slo.e2e_ms, and \
+             would on an idle server as well"
+        ),
+        (Some(bound), _) => format!(
+            "the reply would take up to {bound} ms (with confidence {confidence}), longer than slo.e2e_ms; retry \
+             later"
+        ),
+        (None, Err(why)) => format!("no latency can be promised at the moment: {why}; retry later"),
+        (None, Ok(_)) => "no latency can be promised at the moment; retry later".to_owned(),
     }
 }
 

@@ -2,18 +2,48 @@
 //! its way back to the client. One owner at a time; it ends exactly once, through [`Job::end`] or `Drop`.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Recipient;
 
 use crate::error::ServeError;
 use crate::ids::TokenId;
+use crate::logic::conformal::calibration::Alpha;
+use crate::logic::conformal::receipt::Answer;
 use crate::logic::output::TextAssembler;
 use crate::logic::request::{FinishReason, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
 use crate::logic::turn::Payload;
+use crate::messages::RequestEnded;
 use crate::model::sampling::SamplingParams;
 use crate::model::transcripts::Transcripts;
 use crate::model::vocab::Vocab;
 use crate::reply::{Frame, ReplySender, SendFailure, Usage};
 use crate::telemetry::accounts::Ticket;
+
+/// What a request wants of admission.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Wish {
+    /// Messages of its conversation.
+    pub messages: u32,
+    /// From its arrival to its last token.
+    pub slo: Option<Duration>,
+    /// The level of the promise, if not the configured one.
+    pub alpha: Option<Alpha>,
+}
+
+/// What admission decided. It goes back there with the outcome.
+pub struct Admitted {
+    pub answer: Answer,
+    pub wish: Wish,
+    /// When it was decided.
+    pub at: Timestamp,
+    /// Prompt tokens that were to be computed then.
+    pub prefill_tokens: u32,
+    /// Whether the client hears of it.
+    pub told: bool,
+    pub report: Recipient<RequestEnded>,
+}
 
 /// See the module's text.
 pub struct Job {
@@ -34,6 +64,8 @@ pub struct Job {
     /// Prompt tokens that came out of the prefix cache when it started; `None` before.
     pub cached_tokens: Option<u32>,
     pub first_token_at: Option<Timestamp>,
+    /// `None` before admission, and for the warm-up, which does not pass through it.
+    pub admitted: Option<Admitted>,
 }
 
 impl Job {
@@ -64,6 +96,21 @@ impl Job {
             completion_tokens: generated,
             cached_tokens: self.cached_tokens.unwrap_or(0),
         };
+        let receipt = self.admitted.as_ref().filter(|a| a.told).map(|a| {
+            let slo_ms = a.wish.slo.map(|slo| slo.as_millis() as u64);
+            let actual_ms = now.since(spec.arrival).as_secs_f64() * 1e3;
+            a.answer.receipt(actual_ms, slo_ms)
+        });
+        if let Some(admitted) = self.admitted.take() {
+            let report = admitted.report.clone();
+            report.do_send(RequestEnded {
+                spec: *spec,
+                admitted,
+                outcome,
+                usage,
+                at: now,
+            });
+        }
         // The seat first: a client that has its reply may send the next request at once.
         drop(self.ticket.reservation.take());
         if let (Outcome::Finished(_), Some(transcripts)) = (outcome, &self.transcripts) {
@@ -72,7 +119,11 @@ impl Job {
         let sent = match outcome {
             Outcome::Finished(reason) => self.flush().and_then(|stopped| {
                 let reason = if stopped { FinishReason::Stop } else { reason };
-                self.reply.end(Frame::Finished { reason, usage })
+                self.reply.end(Frame::Finished {
+                    reason,
+                    usage,
+                    receipt,
+                })
             }),
             Outcome::SlowReader => self.reply.end(Frame::Failed(ServeError::SlowReader)),
             Outcome::Failed => self.reply.end(Frame::Failed(ServeError::Engine {
@@ -88,6 +139,16 @@ impl Job {
         };
         self.ticket
             .end(outcome, spec, usage, self.first_token_at, now);
+    }
+
+    /// Tokens that its next start has to compute, as far as admission could tell.
+    #[must_use]
+    pub fn prefill_tokens(&self, spec: &RequestSpec) -> u64 {
+        let prompt = self
+            .admitted
+            .as_ref()
+            .map_or(spec.prompt_tokens, |a| a.prefill_tokens);
+        u64::from(prompt) + self.generated.len() as u64
     }
 
     /// Whether the client has gone away.

@@ -19,6 +19,7 @@ pub mod logic;
 pub mod messages;
 pub mod model;
 pub mod notify;
+pub mod promises;
 pub mod pull;
 pub mod reply;
 pub mod serve;

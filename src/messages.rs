@@ -6,38 +6,94 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::Message;
+use actix::{Message, MessageResponse};
 
 use crate::ids::{RequestId, TokenId};
-use crate::job::Job;
+use crate::job::{Admitted, Job, Wish};
 use crate::logic::capacity::CapacityExceeded;
+use crate::logic::conformal::predictor::Model;
+use crate::logic::conformal::receipt::{Answer, Refusal};
+use crate::logic::conformal::snapshot::Pace;
 use crate::logic::prefix::{Match, NodeHandle};
-use crate::logic::request::RequestSpec;
+use crate::logic::request::{Outcome, RequestSpec};
 use crate::logic::scheduler::step::{RowResult, StepPlan};
 use crate::logic::time::Timestamp;
 use crate::logic::turn::{BookEntry, Evict, Given, Inserted, Insertion, Query, Reserve, Reserved};
 use crate::logic::wait_queue::TakeRule;
 use crate::model::sampling::SamplingParams;
+use crate::reply::Usage;
 
 /// A request with all that belongs to it.
 pub type Owned = (RequestSpec, Job);
 
-/// HTTP → Admission: may this request in? The answer comes when it is in the wait queue or refused.
+/// HTTP → Admission: may this request in? The answer comes when it is in the wait queue or refused; it says
+/// what the client is to be told of a promise, if admission looks at promises at all.
 #[derive(Message)]
-#[rtype(result = "Result<(), Refused>")]
-pub struct Submit(pub RequestSpec, pub Job);
+#[rtype(result = "Result<Option<Answer>, Refused>")]
+pub struct Submit {
+    pub spec: RequestSpec,
+    pub wish: Wish,
+    pub job: Job,
+}
 
 /// Admission's "no".
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refused {
-    pub reason: CapacityExceeded,
-    pub retry_after_s: u32,
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Refused {
+    /// The server holds as much as it may.
+    Capacity {
+        reason: CapacityExceeded,
+        retry_after_s: u32,
+    },
+    /// No promise can be made.
+    Unpromised(Refusal),
 }
+
+/// HTTP → Admission: what would the answer be? Nothing is changed by asking.
+#[derive(Message)]
+#[rtype(result = "Quoted")]
+pub struct Quote {
+    pub spec: RequestSpec,
+    pub wish: Wish,
+    pub prompt: Arc<[TokenId]>,
+}
+
+/// Admission's answer, and what a refusal would offer.
+#[derive(MessageResponse, Clone, Copy, PartialEq, Debug)]
+pub struct Quoted {
+    pub answer: Answer,
+    pub refusal: Option<Refusal>,
+}
+
+/// Whoever ends an admitted request → Admission: this is what came of it.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct RequestEnded {
+    pub spec: RequestSpec,
+    pub admitted: Admitted,
+    pub outcome: Outcome,
+    pub usage: Usage,
+    pub at: Timestamp,
+}
+
+/// Warm-up → Admission: this is the pace of one reply on an idle engine.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+pub struct WarmedUp(pub Pace);
+
+/// A thread of Admission's → Admission: the first model is fitted.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Fitted(pub Model);
 
 /// Admission → WaitQueue: an admitted request.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Enqueue(pub Owned);
+
+/// HTTP → WaitQueue: how many wait that would go before a request like this?
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "usize")]
+pub struct Position(pub RequestSpec);
 
 /// WaitQueue → Scheduler: there is something to take.
 #[derive(Message, Clone, Copy)]

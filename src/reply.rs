@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 
 use crate::error::ServeError;
+use crate::logic::conformal::receipt::Receipt;
 use crate::logic::request::FinishReason;
 
 /// Token counts of a finished request, as OpenAI bills them.
@@ -27,7 +28,11 @@ pub enum Frame {
     /// More of the reply; never empty, always whole characters.
     Text(String),
     /// The reply is complete.
-    Finished { reason: FinishReason, usage: Usage },
+    Finished {
+        reason: FinishReason,
+        usage: Usage,
+        receipt: Option<Receipt>,
+    },
     /// The reply ends here because something failed.
     Failed(ServeError),
 }

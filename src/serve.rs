@@ -26,7 +26,7 @@ use crate::system::{self, Shared};
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::published::Published;
-use crate::{listen, warm_up, watchdog};
+use crate::{listen, promises, warm_up, watchdog};
 
 /// How the process ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,6 +126,7 @@ fn state(config: Config) -> Result<Data<AppState>, prometheus::Error> {
         default_slo: Slo {
             e2e_ms: some(config.slo.e2e_ms),
             ttft_ms: some(config.slo.ttft_ms),
+            confidence: None,
         },
         max_stop_strings: 4,
         max_stop_bytes: 1024,
@@ -205,7 +206,12 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
                 (front, config, plan, Box::new(make))
             }
         };
-    let engine = system::start(&config, &state.shared, make).await?;
+    let (own, accounts) = (config.clone(), Arc::clone(&state.shared.accounts));
+    let files = tokio::task::spawn_blocking(move || promises::open(&own, &accounts.metrics))
+        .await
+        .map_err(|e| ModelError(format!("admission: {e}")))?
+        .map_err(ModelError)?;
+    let engine = system::start(&config, &state.shared, files, make).await?;
     let transcripts = engine.effective.prefix_reuse.then(Arc::default);
     let front = ModelFront {
         transcripts,

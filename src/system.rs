@@ -21,13 +21,15 @@ use crate::actors::wait_queue::WaitQueue;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::ids::RequestId;
-use crate::logic::admission::{AdmissionPolicy, CapacityOnly, RetryAfter};
+use crate::job::Job;
+use crate::logic::admission::{CapacityOnly, RetryAfter};
 use crate::logic::prefix::PrefixCache as PrefixTree;
 use crate::logic::scheduler::Scheduler as SchedulerLogic;
 use crate::logic::turn::Turn;
 use crate::logic::wait_queue::WaitQueue as QueueLogic;
-use crate::messages::{Cancel, Enqueue, Submit};
+use crate::messages::{Cancel, Enqueue, Position, Quote, Submit, WarmedUp};
 use crate::model::{EffectiveSettings, ModelBackend};
+use crate::promises;
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::published::Published;
 
@@ -42,6 +44,9 @@ pub struct Shared {
 /// The engine's doors, for the HTTP side, and its vital signs, for the watchdog.
 pub struct Engine {
     pub submit: Recipient<Submit>,
+    pub quote: Recipient<Quote>,
+    pub position: Recipient<Position>,
+    pub warmed_up: Recipient<WarmedUp>,
     /// Past Admission, for the warm-up alone.
     pub enqueue: Recipient<Enqueue>,
     cancel: [Recipient<Cancel>; 2],
@@ -132,6 +137,7 @@ fn arbiter() -> (ArbiterHandle, Sign) {
 pub async fn start<E: Send + 'static>(
     config: &Config,
     shared: &Shared,
+    files: promises::Files,
     make_backend: impl FnOnce() -> Result<Box<dyn ModelBackend>, E> + Send + 'static,
 ) -> Result<Engine, E> {
     // `try_send` is used on one edge only, Admission → WaitQueue: as many as the cap lets in. All others are
@@ -196,6 +202,9 @@ pub async fn start<E: Send + 'static>(
     };
     let engine = Engine {
         submit: admission.addr.clone().recipient(),
+        quote: admission.addr.clone().recipient(),
+        position: queue.addr.clone().recipient(),
+        warmed_up: admission.addr.clone().recipient(),
         enqueue: queue.addr.clone().recipient(),
         cancel: [
             queue.addr.clone().recipient(),
@@ -210,23 +219,29 @@ pub async fn start<E: Send + 'static>(
         ],
     };
 
-    let (to_queue, published) = (
-        queue.addr.clone().recipient(),
-        Arc::clone(&shared.published),
-    );
+    let tree = PrefixTree::new(config.prefix.eviction);
+    let prefix_index = tree.index();
+    let promises = promises::controller(config, files.calibration.as_ref(), &engine.effective);
+    let (to_queue, gate) = (queue.addr.clone().recipient(), shared.clone());
     let retry = RetryAfter {
         cap: std::time::Duration::from_secs(config.limits.retry_after_s_max),
     };
     signs.push((
         "admission",
         admission.run(&control_arbiter, move || Admission {
-            policy: Box::new(CapacityOnly { retry }) as Box<dyn AdmissionPolicy + Send>,
+            capacity: Box::new(CapacityOnly { retry }),
+            promises,
             queue: to_queue,
-            published,
+            prefixes: prefix_index,
+            clock: gate.clock,
+            published: gate.published,
+            accounts: gate.accounts,
+            traces: files.traces,
         }),
     ));
 
-    let logic = QueueLogic::new(config.queue_order(), requests);
+    let logic = QueueLogic::new(config.queue_order(), requests)
+        .counting_prefill(|spec, job: &Job| job.prefill_tokens(spec));
     let (taken, wake) = (
         scheduler.addr.clone().recipient(),
         scheduler.addr.clone().recipient(),
@@ -260,7 +275,6 @@ pub async fn start<E: Send + 'static>(
     ));
 
     let (answers, published) = (scheduler.addr.clone(), Arc::clone(&shared.published));
-    let tree = PrefixTree::new(config.prefix.eviction);
     signs.push((
         "prefix cache",
         prefixes.run(&engine_arbiter, move || PrefixCache {

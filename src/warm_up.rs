@@ -7,10 +7,11 @@ use std::time::Duration;
 use crate::http::state::Served;
 use crate::ids::{RequestId, TokenId};
 use crate::job::Job;
+use crate::logic::conformal::snapshot::Pace;
 use crate::logic::output::TextAssembler;
 use crate::logic::request::RequestSpec;
 use crate::logic::time::Timestamp;
-use crate::messages::Enqueue;
+use crate::messages::{Enqueue, WarmedUp};
 use crate::model::sampling::SamplingParams;
 use crate::reply::{self, Frame};
 use crate::system::Shared;
@@ -58,13 +59,19 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         transcripts: None,
         cached_tokens: None,
         first_token_at: None,
+        admitted: None,
     };
     served.engine.enqueue.do_send(Enqueue((spec, job)));
+    let mut tokens = Vec::with_capacity(TOKENS as usize);
     let answer = async {
         loop {
             match std::future::poll_fn(|cx| receiver.poll_recv(cx)).await {
-                Some(Frame::Text(_)) => {}
-                Some(Frame::Finished { .. }) => return Ok(()),
+                Some(Frame::Text(_)) => tokens.push(shared.clock.now()),
+                Some(Frame::Finished { usage, .. }) => {
+                    let idle = pace(&tokens, usage.completion_tokens);
+                    served.engine.warmed_up.do_send(WarmedUp(idle));
+                    return Ok(());
+                }
                 Some(Frame::Failed(e)) => {
                     return Err(format!("the warm-up generation failed: {e}"));
                 }
@@ -80,4 +87,20 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
                 limit.as_secs()
             ))
         })
+}
+
+/// The pace of one reply alone, without its prefill: the time between its first and its last text. Some texts
+/// are of several tokens.
+fn pace(texts: &[Timestamp], tokens: u32) -> Pace {
+    let (Some(first), Some(last)) = (texts.first(), texts.last()) else {
+        return Pace {
+            step_ms: 0.0,
+            tokens_per_s: 0.0,
+        };
+    };
+    let step_ms = last.since(*first).as_secs_f64() * 1e3 / f64::from(tokens.max(2) - 1);
+    Pace {
+        step_ms,
+        tokens_per_s: if step_ms > 0.0 { 1e3 / step_ms } else { 0.0 },
+    }
 }

@@ -12,12 +12,12 @@ use cadenced::actors::wait_queue::WaitQueue;
 use cadenced::clock::Clock;
 use cadenced::config::{Config, Flags};
 use cadenced::ids::{RequestId, SeqId, StepId, TokenId};
-use cadenced::job::Job;
+use cadenced::job::{Job, Wish};
 use cadenced::logic::admission::{CapacityOnly, RetryAfter};
 use cadenced::logic::capacity::{Capacity, CapacityExceeded, CapacityLimits};
 use cadenced::logic::kv::{Demand, KvPool, Lease, Reservation, Shortfall};
 use cadenced::logic::output::TextAssembler;
-use cadenced::logic::prefix::{EvictionOrder, PrefixCache as PrefixTree};
+use cadenced::logic::prefix::{EvictionOrder, PrefixCache as PrefixTree, PrefixIndex};
 use cadenced::logic::request::RequestSpec;
 use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
@@ -28,8 +28,10 @@ use cadenced::logic::turn::{
 };
 use cadenced::logic::wait_queue::{QueueOrder, TakeRule, WaitQueue as QueueLogic};
 use cadenced::messages::*;
+use cadenced::model::EffectiveSettings;
 use cadenced::model::fake::{FakeBackend, vocab};
 use cadenced::model::sampling::SamplingParams;
+use cadenced::promises;
 use cadenced::reply::{self, Frame, ReplyReceiver};
 use cadenced::telemetry::accounts::{Accounts, Ticket};
 use cadenced::telemetry::metrics::Metrics;
@@ -109,6 +111,7 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         transcripts: None,
         cached_tokens: None,
         first_token_at: None,
+        admitted: None,
     };
     ((spec, job), receiver)
 }
@@ -271,14 +274,20 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
         bytes: 99,
         tokens: 20,
     });
+    let config = Config::load(None, [], &Flags::default()).unwrap();
     let admission = Admission {
-        policy: Box::new(CapacityOnly {
+        capacity: Box::new(CapacityOnly {
             retry: RetryAfter {
                 cap: std::time::Duration::from_secs(60),
             },
         }),
+        promises: promises::controller(&config, None, &EffectiveSettings::default()),
         queue,
+        prefixes: PrefixIndex::default(),
+        clock: Clock::start(),
         published: Arc::new(Published::default()),
+        accounts: accounts(),
+        traces: None,
     }
     .start();
     let mut keep = Vec::new();
@@ -286,10 +295,22 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
         let ((spec, mut job), receiver) = request(id, 8, 8);
         job.ticket = Ticket::new(accounts());
         job.ticket.reservation = Some(capacity.reserve(1).unwrap());
-        let answer = admission.send(Submit(spec, job)).await.unwrap();
-        assert_eq!(answer.is_ok(), admitted);
-        if let Err(refused) = answer {
-            assert_eq!(refused.reason, CapacityExceeded::Tokens);
+        let wish = Wish::default();
+        let answer = admission.send(Submit { spec, wish, job }).await.unwrap();
+        if admitted {
+            assert_eq!(answer, Ok(None), "off: nothing is told");
+        } else {
+            let refused = answer.unwrap_err();
+            assert!(
+                matches!(
+                    refused,
+                    Refused::Capacity {
+                        reason: CapacityExceeded::Tokens,
+                        ..
+                    }
+                ),
+                "{refused:?}"
+            );
         }
         keep.push(receiver);
     }

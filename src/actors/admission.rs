@@ -1,61 +1,286 @@
 //! Admission: the gate between HTTP and the engine.
 //!
-//! Owns the admission policy. Hears [`Submit`] from HTTP handlers; a handler takes microseconds. Runs on the
-//! control arbiter and reads the engine's published state without a message, so a refusal is prompt while a
-//! decode blocks. When it dies the watchdog ends the process: nothing could be admitted any more.
+//! Owns the capacity cap's policy and the conformal controller. Hears [`Submit`] and [`Quote`] from HTTP
+//! handlers and [`RequestEnded`] from whoever ends an admitted request; a handler takes microseconds, a refusal
+//! with its counter-offer a few hundred. Runs on the control arbiter and reads what the engine and the prefix
+//! cache publish without a message, so a refusal is prompt while a decode blocks. Capacity is looked at first:
+//! what the server can't hold it can't promise. When it dies the watchdog ends the process: nothing could be
+//! admitted any more.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use actix::{Actor, Context, Handler, Recipient};
+use actix::dev::SendError;
+use actix::{Actor, AsyncContext, Context, Handler, Recipient};
 
-use crate::logic::admission::{AdmissionPolicy, Verdict};
+use crate::clock::Clock;
+use crate::ids::TokenId;
+use crate::job::{Admitted, Job, Wish};
+use crate::logic::admission::{self, AdmissionPolicy};
 use crate::logic::capacity::CapacityExceeded;
-use crate::messages::{Enqueue, Refused, Submit};
-use crate::telemetry::published::Published;
+use crate::logic::conformal::boosting::BoostParams;
+use crate::logic::conformal::controller::Controller;
+use crate::logic::conformal::policy::{Mode, Request, Verdict};
+use crate::logic::conformal::predictor::{Latency, Model, PredictorKind, Row};
+use crate::logic::conformal::receipt::{Answer, Refusal};
+use crate::logic::conformal::snapshot::{AdmitContext, Snapshot};
+use crate::logic::prefix::PrefixIndex;
+use crate::logic::request::{Outcome, RequestSpec};
+use crate::logic::time::Timestamp;
+use crate::messages::{Enqueue, Fitted, Quote, Quoted, Refused, RequestEnded, Submit, WarmedUp};
+use crate::telemetry::accounts::Accounts;
+use crate::telemetry::published::{AdmissionState, Published};
+use crate::telemetry::stopwatch::Stopwatch;
+use crate::telemetry::traces::Traces;
+
+/// Where promises come from.
+pub struct Promises {
+    pub controller: Controller,
+    /// Whether clients hear of decisions: not where admission is off.
+    pub told: bool,
+    /// Whether the controller came with a calibration, and if so, whether it was for another engine.
+    pub calibrated: bool,
+    pub mismatch: bool,
+}
 
 /// See the module's text.
 pub struct Admission {
-    pub policy: Box<dyn AdmissionPolicy + Send>,
+    pub capacity: Box<dyn AdmissionPolicy + Send>,
+    pub promises: Promises,
     pub queue: Recipient<Enqueue>,
+    pub prefixes: PrefixIndex,
+    pub clock: Clock,
     pub published: Arc<Published>,
+    pub accounts: Arc<Accounts>,
+    pub traces: Option<Traces>,
+}
+
+impl Admission {
+    fn request(&self, asked: &Asked, now: Timestamp) -> Request {
+        let Asked { spec, wish, prompt } = asked;
+        let waited = now.since(spec.arrival);
+        let left = |slo: Duration| slo.as_secs_f64() - waited.as_secs_f64();
+        Request {
+            id: spec.id,
+            context: AdmitContext {
+                prompt_tokens: spec.prompt_tokens,
+                cached_prefix_tokens: self.prefixes.probe(prompt, spec.prompt_tokens - 1),
+                max_tokens: spec.max_tokens,
+                messages: wish.messages,
+            },
+            budget_ms: wish.slo.map_or(f64::INFINITY, |slo| left(slo) * 1e3),
+            alpha: wish.alpha,
+            best_effort: false,
+        }
+    }
+
+    fn snapshot(&self, now: Timestamp) -> Snapshot {
+        let idle = self.promises.controller.idle();
+        self.published.promise_snapshot(now, idle)
+    }
+
+    fn refusal(&self, request: &Request, snapshot: &Snapshot, answer: Answer) -> Refusal {
+        let controller = &self.promises.controller;
+        Refusal {
+            answer,
+            offer: controller.counter_offer(request, snapshot),
+            retry_after_s: controller.retry_after_s(request, snapshot),
+        }
+    }
+
+    fn publish(&self) {
+        let Promises {
+            controller,
+            mismatch,
+            ..
+        } = &self.promises;
+        self.published.set_admission(AdmissionState {
+            armed: controller.settings().mode == Mode::Enforce && controller.is_armed(),
+            mismatch: *mismatch,
+            tally: *controller.tally(),
+        });
+    }
+
+    /// Fits the first model beside everything else, once there is enough to fit it on.
+    fn fit(&mut self, ctx: &Context<Self>) {
+        let Some(rows) = self.promises.controller.training_rows() else {
+            return;
+        };
+        let me = ctx.address();
+        let fitting = move || match fit(&rows) {
+            Ok(model) => me.do_send(Fitted(model)),
+            Err(e) => tracing::error!("the latency model could not be fitted: {e}"),
+        };
+        if let Err(e) = std::thread::Builder::new()
+            .name("fit".into())
+            .spawn(fitting)
+        {
+            tracing::error!("no thread to fit the latency model on: {e}");
+        }
+    }
+}
+
+/// A request as admission looks at it.
+struct Asked<'a> {
+    spec: &'a RequestSpec,
+    wish: &'a Wish,
+    /// What of it may be cached.
+    prompt: &'a [TokenId],
+}
+
+fn fit(rows: &[Row]) -> Result<Model, impl std::fmt::Display + use<>> {
+    Model::fit(PredictorKind::Trees, rows, &BoostParams::default(), None)
 }
 
 impl Actor for Admission {
     type Context = Context<Self>;
+
+    fn started(&mut self, _: &mut Self::Context) {
+        self.publish();
+    }
 }
 
 impl Handler<Submit> for Admission {
-    type Result = Result<(), Refused>;
+    type Result = Result<Option<Answer>, Refused>;
 
-    fn handle(&mut self, Submit(spec, mut job): Submit, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) -> Self::Result {
+        let Submit {
+            spec,
+            wish,
+            mut job,
+        } = submit;
         if job.is_abandoned() {
-            return Ok(());
+            return Ok(None);
         }
-        let snapshot = self.published.snapshot();
         if let Some(reservation) = job.ticket.reservation.as_mut()
-            && let Verdict::Refuse {
+            && let admission::Verdict::Refuse {
                 reason,
                 retry_after_s,
-            } = self.policy.decide(&spec, reservation, &snapshot)
+            } = self
+                .capacity
+                .decide(&spec, reservation, &self.published.snapshot())
         {
-            job.ticket.refuse(crate::logic::request::Outcome::Refused);
-            return Err(Refused {
-                reason,
-                retry_after_s,
-            });
+            return Err(full(job, reason, retry_after_s));
         }
+        let watch = Stopwatch::start();
+        let now = self.clock.now();
+        let asked = Asked {
+            spec: &spec,
+            wish: &wish,
+            prompt: if job.cacheable { &job.prompt } else { &[] },
+        };
+        let request = self.request(&asked, now);
+        let snapshot = self.snapshot(now);
+        let decision = self.promises.controller.decide(&request, &snapshot);
+        watch.observe(&self.accounts.metrics.decisions);
+        let answer = Answer {
+            decision,
+            waited_ms: now.since(spec.arrival).as_secs_f64() * 1e3,
+        };
+        self.accounts.metrics.decisions.count(decision.verdict);
+        if !decision.verdict.admits() {
+            if let Some(traces) = &self.traces {
+                traces.refused(&spec, &wish, &answer);
+            }
+            job.ticket.refuse(match decision.verdict {
+                Verdict::Infeasible => Outcome::Invalid,
+                _ => Outcome::Refused,
+            });
+            return Err(Refused::Unpromised(
+                self.refusal(&request, &snapshot, answer),
+            ));
+        }
+        let told = self.promises.told;
+        job.admitted = Some(Admitted {
+            answer,
+            wish,
+            at: now,
+            prefill_tokens: request.context.new_prefill_tokens(),
+            told,
+            report: ctx.address().recipient(),
+        });
         match self.queue.try_send(Enqueue((spec, job))) {
-            Ok(()) => Ok(()),
-            Err(
-                actix::dev::SendError::Full(Enqueue((_, job)))
-                | actix::dev::SendError::Closed(Enqueue((_, job))),
-            ) => {
-                job.ticket.refuse(crate::logic::request::Outcome::Refused);
-                Err(Refused {
-                    reason: CapacityExceeded::Requests,
-                    retry_after_s: 1,
-                })
+            Ok(()) => {
+                self.promises.controller.admitted(&request, &decision);
+                Ok(told.then_some(answer))
+            }
+            Err(SendError::Full(Enqueue((_, job))) | SendError::Closed(Enqueue((_, job)))) => {
+                Err(full(job, CapacityExceeded::Requests, 1))
             }
         }
+    }
+}
+
+fn full(job: Job, reason: CapacityExceeded, retry_after_s: u32) -> Refused {
+    job.ticket.refuse(Outcome::Refused);
+    Refused::Capacity {
+        reason,
+        retry_after_s,
+    }
+}
+
+impl Handler<Quote> for Admission {
+    type Result = Quoted;
+
+    fn handle(&mut self, quote: Quote, _: &mut Self::Context) -> Quoted {
+        let now = self.clock.now();
+        let asked = Asked {
+            spec: &quote.spec,
+            wish: &quote.wish,
+            prompt: &quote.prompt,
+        };
+        let request = self.request(&asked, now);
+        let snapshot = self.snapshot(now);
+        self.promises.controller.settle(&snapshot);
+        let answer = Answer {
+            decision: self.promises.controller.quote(&request, &snapshot),
+            waited_ms: now.since(quote.spec.arrival).as_secs_f64() * 1e3,
+        };
+        let refused = !answer.decision.verdict.admits();
+        Quoted {
+            answer,
+            refusal: refused.then(|| self.refusal(&request, &snapshot, answer)),
+        }
+    }
+}
+
+impl Handler<RequestEnded> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, ended: RequestEnded, ctx: &mut Self::Context) {
+        let ms = ended.at.since(ended.admitted.at).as_secs_f64() * 1e3;
+        // Whoever did not get to the end would have taken longer than this.
+        let latency = match ended.outcome {
+            Outcome::Finished(_) => Latency::Exact(ms),
+            _ => Latency::AtLeast(ms),
+        };
+        let decision = &ended.admitted.answer.decision;
+        self.promises.controller.completed(decision, latency);
+        if let Some(traces) = &self.traces {
+            let Admitted { answer, wish, .. } = &ended.admitted;
+            let end = (ended.outcome, latency);
+            traces.ended(&ended.spec, wish, answer, end, ended.usage);
+        }
+        self.fit(ctx);
+        self.publish();
+    }
+}
+
+impl Handler<WarmedUp> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, WarmedUp(idle): WarmedUp, _: &mut Self::Context) {
+        if !self.promises.calibrated {
+            self.promises.controller.set_idle(idle);
+        }
+    }
+}
+
+impl Handler<Fitted> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, Fitted(model): Fitted, _: &mut Self::Context) {
+        tracing::info!("a latency model is fitted; it is calibrated on what completes from now on");
+        self.promises.controller.adopt(model);
     }
 }

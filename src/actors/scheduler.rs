@@ -135,10 +135,10 @@ impl Scheduler {
         self.published.hit_tokens.fetch_add(hits, Relaxed);
         let scheduler = self.turn.scheduler();
         let running = scheduler.running().len() + self.turn.deferred();
+        let (output, prefill) = self.turn.tokens_remaining();
         self.published.running.store(running, Relaxed);
-        self.published
-            .running_tokens
-            .store(scheduler.tokens_remaining(), Relaxed);
+        self.published.running_tokens.store(output, Relaxed);
+        self.published.running_prefill.store(prefill, Relaxed);
     }
 
     /// Plans and sends the next step, or goes idle.
@@ -150,6 +150,7 @@ impl Scheduler {
             self.buffers = Some(step);
             self.idle = true;
             self.back_to_back = false;
+            self.published.came_to_rest(self.clock.now());
             self.peers.handoff.answer(done);
             return;
         }

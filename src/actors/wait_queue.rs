@@ -6,7 +6,6 @@
 //! the two agree; if they do not, the request is refused, not lost.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use actix::{Actor, Context, Handler, Recipient};
 
@@ -15,7 +14,7 @@ use crate::error::ServeError;
 use crate::job::Job;
 use crate::logic::request::Outcome;
 use crate::logic::wait_queue::WaitQueue as Logic;
-use crate::messages::{Cancel, Enqueue, PutBack, Take, Taken, WorkWaiting};
+use crate::messages::{Cancel, Enqueue, Position, PutBack, Take, Taken, WorkWaiting};
 use crate::reply::Frame;
 use crate::telemetry::published::Published;
 
@@ -30,10 +29,17 @@ pub struct WaitQueue {
 
 impl WaitQueue {
     fn publish(&self) {
-        self.published.waiting.store(self.logic.len(), Relaxed);
-        self.published
-            .waiting_tokens
-            .store(self.logic.max_tokens_waiting(), Relaxed);
+        self.publish_with(false);
+    }
+
+    fn publish_with(&self, one_more: bool) {
+        let q = &self.logic;
+        self.published.set_waiting(
+            q.len(),
+            q.max_tokens_waiting(),
+            q.prefill_tokens_waiting(),
+            one_more,
+        );
     }
 }
 
@@ -45,8 +51,10 @@ impl Handler<Enqueue> for WaitQueue {
     type Result = ();
 
     fn handle(&mut self, Enqueue((spec, job)): Enqueue, _: &mut Self::Context) {
+        let by_admission = job.admitted.is_some();
         if job.is_abandoned() {
             job.end(&spec, 0, Outcome::Cancelled, self.clock.now());
+            self.publish_with(by_admission);
             return;
         }
         if let Err(job) = self.logic.push(spec, job) {
@@ -56,9 +64,10 @@ impl Handler<Enqueue> for WaitQueue {
             };
             let _ = job.reply.end(Frame::Failed(full));
             job.ticket.refuse(Outcome::Refused);
+            self.publish_with(by_admission);
             return;
         }
-        self.publish();
+        self.publish_with(by_admission);
         self.wake.do_send(WorkWaiting);
     }
 }
@@ -114,5 +123,13 @@ impl Handler<Cancel> for WaitQueue {
             job.end(&spec, 0, Outcome::Cancelled, self.clock.now());
             self.publish();
         }
+    }
+}
+
+impl Handler<Position> for WaitQueue {
+    type Result = usize;
+
+    fn handle(&mut self, Position(spec): Position, _: &mut Self::Context) -> usize {
+        self.logic.position(&spec)
     }
 }

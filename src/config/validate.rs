@@ -1,11 +1,21 @@
 //! What a configuration must satisfy beyond its types: each rule names its key, and plans that can't work are
 //! refused before anything is started.
 
-use super::{Backend, Config, ConfigError, FlashAttention, KvLayout, KvType, PolicyName};
+use std::ops::RangeInclusive;
+
+use super::{
+    AdmissionMode, Backend, Config, ConfigError, FlashAttention, KvLayout, KvType, PolicyName,
+};
 use crate::logic::kv::BLOCK_TOKENS;
 
 /// llama.cpp's own bound (`LLAMA_MAX_SEQ`).
 pub const SEQUENCES_MAX: u32 = 256;
+
+/// Two files of a line each.
+const TRACE_BYTES_MIN: u64 = 4096;
+
+/// Levels that can be promised: below, a promise is a coin's; above, no calibration set is large enough.
+pub const CONFIDENCE: RangeInclusive<f64> = 0.5..=0.9999;
 
 pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     let rule = |holds: bool, key: &str, message: String| {
@@ -113,6 +123,28 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         "limits.retry_after_s_max",
         format!("{} is not between 1 and 60", c.limits.retry_after_s_max),
     )?;
+    let a = &c.admission;
+    rule(
+        CONFIDENCE.contains(&a.confidence),
+        "admission.confidence",
+        format!(
+            "{} is not between {} and {}",
+            a.confidence,
+            CONFIDENCE.start(),
+            CONFIDENCE.end()
+        ),
+    )?;
+    rule(
+        a.mode != AdmissionMode::Static || !a.artifact.as_os_str().is_empty(),
+        "admission.artifact",
+        "is empty, and admission.mode = \"static\" learns nothing by itself".into(),
+    )?;
+    rule(
+        a.trace_bytes_max >= TRACE_BYTES_MIN,
+        "admission.trace_bytes_max",
+        format!("{} is less than {TRACE_BYTES_MIN}", a.trace_bytes_max),
+    )?;
+    at_least_1("admission.learn_completions", a.learn_completions as u64)?;
     at_least_1("lifecycle.step_age_limit_s", c.lifecycle.step_age_limit_s)?;
     at_least_1("lifecycle.drain_limit_s", c.lifecycle.drain_limit_s)?;
     rule(

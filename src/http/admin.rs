@@ -12,6 +12,7 @@ use super::state::AppState;
 use crate::error::ServeError;
 use crate::lifecycle::Phase;
 use crate::logic::request::Outcome;
+use crate::telemetry::metrics::results;
 
 /// Alive: also while starting and draining, since restarting would help neither.
 pub async fn health() -> HttpResponse {
@@ -72,6 +73,7 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
             "nodes": prefixes.nodes,
             "evictions": prefixes.evictions,
         },
+        "admission": admission(&state),
         "engine": {
             "steps": p.steps.load(Relaxed),
             "stale_steps": p.stale_steps.load(Relaxed),
@@ -82,6 +84,27 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
         },
         "effective": served.map(|s| &s.engine.effective),
     }))
+}
+
+/// Whether promises are made, at which level, and what became of them.
+fn admission(state: &AppState) -> serde_json::Value {
+    let config = &state.config.admission;
+    let now = state.shared.published.admission();
+    let bounds: serde_json::Map<String, serde_json::Value> = results(&now.tally)
+        .into_iter()
+        .map(|(result, n)| (result.to_owned(), n.into()))
+        .collect();
+    json!({
+        "mode": config.mode,
+        "confidence": config.confidence,
+        "armed": now.armed,
+        "artifact_mismatch": now.mismatch,
+        "bounds": bounds,
+        "coverage": now.tally.promised.coverage(),
+        "observed_coverage": now.tally.observed.coverage(),
+        "explored": now.tally.explored,
+        "unbounded": now.tally.unbounded,
+    })
 }
 
 /// Prometheus' exposition.

@@ -4,6 +4,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{ALLOW, RETRY_AFTER};
 use actix_web::{HttpResponse, ResponseError, web};
 
+use super::promise;
 use crate::error::ServeError;
 use crate::logic::request::Outcome;
 
@@ -18,7 +19,11 @@ pub fn response(error: &ServeError) -> HttpResponse {
     if let Some(allow) = error.allow() {
         builder.insert_header((ALLOW, allow));
     }
-    builder.json(error.to_json())
+    let mut response = builder.json(error.to_json());
+    if let ServeError::Unpromised(refusal) = error {
+        promise::tell(response.headers_mut(), &refusal.answer);
+    }
+    response
 }
 
 impl ResponseError for ServeError {

@@ -11,7 +11,7 @@ use actix_web::{App, HttpServer};
 use actix_web_lab::middleware::CatchPanic;
 
 use super::state::AppState;
-use super::{admin, chat, errors, models};
+use super::{admin, chat, errors, models, quote};
 use crate::error::ServeError;
 use crate::lifecycle::Phase;
 
@@ -56,6 +56,11 @@ fn routes(app: &mut web::ServiceConfig) {
     app.service(
         web::resource("/v1/chat/completions")
             .route(web::post().to(chat::chat))
+            .default_service(errors::only("POST")),
+    )
+    .service(
+        web::resource("/v1/admission/quote")
+            .route(web::post().to(quote::quote))
             .default_service(errors::only("POST")),
     )
     .service(get("/v1/models", web::get().to(models::models)))

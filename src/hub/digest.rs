@@ -156,7 +156,8 @@ pub fn require_gguf(what: &str, path: &Path) -> Result<()> {
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// In lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

@@ -18,11 +18,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use catalogue::{CATALOGUE, Derived, Model, Wheel, list};
+pub use digest::hex;
 pub use error::{Error, Result};
 pub use name::HubFile;
 
 use slot::{Lock, Slot};
 use transfer::{Fetched, Source};
+
+/// The SHA-256 of a file, in lower-case hexadecimal.
+///
+/// # Errors
+/// When it can't be read.
+pub fn sha256(path: &Path) -> Result<String> {
+    Ok(digest::sum_file(path)?.sha256)
+}
 
 /// A models folder and where its models come from.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The admission decision: may this request in, and if not, when should the client come back?
 //!
-//! On rungs 1 to 4 the answer is the capacity cap's alone. The interface is the one that conformal admission
-//! will fill: what is known of the request, what is known of the engine, and nothing of the future.
+//! On rungs 1 to 4 the answer is the capacity cap's alone, which is what is here. On rung 5 it comes first, and
+//! `conformal` decides on what passes it.
 
 use std::time::Duration;
 

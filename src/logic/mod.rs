@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod capacity;
+pub mod conformal;
 pub mod ewma;
 pub mod kv;
 pub mod output;

@@ -50,6 +50,9 @@ pub struct WaitQueue<P> {
     keys: BTreeMap<RequestId, Key>,
     /// Sum of `max_tokens` over the entries.
     max_tokens: u64,
+    /// Prompt tokens that an entry's start has to compute, and their sum.
+    prefill: fn(&RequestSpec, &P) -> u64,
+    prefill_tokens: u64,
 }
 
 impl<P> WaitQueue<P> {
@@ -62,7 +65,16 @@ impl<P> WaitQueue<P> {
             entries: BTreeMap::new(),
             keys: BTreeMap::new(),
             max_tokens: 0,
+            prefill: |spec, _| u64::from(spec.prompt_tokens),
+            prefill_tokens: 0,
         }
+    }
+
+    /// The queue, if what a request has to compute is not its whole prompt. While a request waits, `prefill`
+    /// says the same of it.
+    #[must_use]
+    pub fn counting_prefill(self, prefill: fn(&RequestSpec, &P) -> u64) -> Self {
+        Self { prefill, ..self }
     }
 
     fn key(&self, spec: &RequestSpec) -> Key {
@@ -92,6 +104,7 @@ impl<P> WaitQueue<P> {
         let key = self.key(&spec);
         self.keys.insert(spec.id, key);
         self.max_tokens += u64::from(spec.max_tokens);
+        self.prefill_tokens += (self.prefill)(&spec, &payload);
         self.entries.insert(key, (spec, payload));
     }
 
@@ -100,6 +113,7 @@ impl<P> WaitQueue<P> {
         let (_, (spec, payload)) = self.entries.pop_first()?;
         self.keys.remove(&spec.id);
         self.max_tokens -= u64::from(spec.max_tokens);
+        self.prefill_tokens -= (self.prefill)(&spec, &payload);
         Some((spec, payload))
     }
 
@@ -133,6 +147,7 @@ impl<P> WaitQueue<P> {
         let key = self.keys.remove(&id)?;
         let entry = self.entries.remove(&key)?;
         self.max_tokens -= u64::from(entry.0.max_tokens);
+        self.prefill_tokens -= (self.prefill)(&entry.0, &entry.1);
         Some(entry)
     }
 
@@ -140,6 +155,7 @@ impl<P> WaitQueue<P> {
     pub fn drain(&mut self) -> impl Iterator<Item = (RequestSpec, P)> + use<P> {
         self.keys.clear();
         self.max_tokens = 0;
+        self.prefill_tokens = 0;
         std::mem::take(&mut self.entries).into_values()
     }
 
@@ -153,6 +169,18 @@ impl<P> WaitQueue<P> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// How many of them would go before a request like this.
+    #[must_use]
+    pub fn position(&self, spec: &RequestSpec) -> usize {
+        self.entries.range(..self.key(spec)).count()
+    }
+
+    /// Prompt tokens that the waiting requests have to compute, together.
+    #[must_use]
+    pub fn prefill_tokens_waiting(&self) -> u64 {
+        self.prefill_tokens
     }
 
     /// Output tokens that the waiting requests may ask for, together.
@@ -245,6 +273,11 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(q.len(), model.len());
+                prop_assert_eq!(q.prefill_tokens_waiting(), q.len() as u64);
+                model.sort_by_key(|s| (if by_deadline { s.deadline } else { Timestamp(0) }, s.arrival, s.id));
+                for (place, s) in model.iter().enumerate() {
+                    prop_assert_eq!(q.position(s), place);
+                }
                 prop_assert_eq!(q.max_tokens_waiting(), model.iter().map(|s| u64::from(s.max_tokens)).sum::<u64>());
             }
             prop_assert_eq!(q.drain().count(), model.len());

@@ -6,6 +6,8 @@ use prometheus::{
 };
 
 use super::published::Published;
+use crate::logic::conformal::policy::Verdict;
+use crate::logic::conformal::tally::Tally;
 use crate::logic::request::Outcome;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,6 +24,11 @@ pub struct Metrics {
     /// The model's part of a step: memory operations, decode, sampling.
     pub step_model: Histogram,
     pub http_in_flight: IntGauge,
+    pub decisions: Decisions,
+    pub trace_rows_dropped: IntCounter,
+    promises: IntCounterVec,
+    armed: IntGauge,
+    mismatch: IntGauge,
     waiting: IntGauge,
     running: IntGauge,
     kv_blocks_free: IntGauge,
@@ -39,11 +46,28 @@ pub struct Metrics {
     pub prefilled: IntCounter,
 }
 
+/// Admission's decisions: how many of each kind, and what one costs.
+pub struct Decisions {
+    by_verdict: IntCounterVec,
+    pub cpu: Histogram,
+    pub wall: Histogram,
+}
+
+impl Decisions {
+    /// One more.
+    pub fn count(&self, verdict: Verdict) {
+        self.by_verdict.with_label_values(&[verdict.label()]).inc();
+    }
+}
+
 const SECONDS: &[f64] = &[
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0,
 ];
 const STEP_SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 5.0,
+];
+const DECISION_SECONDS: &[f64] = &[
+    2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.5e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3,
 ];
 const HOST_SECONDS: &[f64] = &[
     5e-6, 1e-5, 2e-5, 3e-5, 4e-5, 6e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2,
@@ -71,18 +95,21 @@ impl Metrics {
             registry.register(Box::new(h.clone()))?;
             Ok::<_, prometheus::Error>(h)
         };
-        let requests = IntCounterVec::new(
-            Opts::new(
-                "cadenced_requests_total",
-                "Requests that ended, by outcome.",
-            ),
-            &["outcome"],
+        // A series that exists from the start can be alerted on.
+        let counters = |name: &str, help: &str, label: &str, values: &[&str]| {
+            let all = IntCounterVec::new(Opts::new(name, help), &[label])?;
+            registry.register(Box::new(all.clone()))?;
+            for value in values {
+                let _ = all.with_label_values(&[value]);
+            }
+            Ok::<_, prometheus::Error>(all)
+        };
+        let requests = counters(
+            "cadenced_requests_total",
+            "Requests that ended, by outcome.",
+            "outcome",
+            &Outcome::ALL.map(Outcome::label),
         )?;
-        registry.register(Box::new(requests.clone()))?;
-        for outcome in Outcome::ALL {
-            // A series that exists from the start can be alerted on.
-            let _ = requests.with_label_values(&[outcome.label()]);
-        }
         Ok(Self {
             requests,
             ttft: histogram("cadenced_ttft_seconds", "Arrival to first token.", SECONDS)?,
@@ -100,6 +127,43 @@ impl Metrics {
             http_in_flight: gauge(
                 "cadenced_http_in_flight",
                 "Requests whose body is not finished.",
+            )?,
+            trace_rows_dropped: counter(
+                "cadenced_trace_rows_dropped_total",
+                "Rows that the trace's writer did not keep up with.",
+            )?,
+            decisions: Decisions {
+                by_verdict: counters(
+                    "cadenced_admission_decisions_total",
+                    "Decisions of admission, the capacity cap's apart, by verdict.",
+                    "verdict",
+                    &Verdict::ALL.map(Verdict::label),
+                )?,
+                cpu: histogram(
+                    "cadenced_admission_decision_cpu_seconds",
+                    "CPU time of a decision: features, prefix probe, prediction and bound.",
+                    DECISION_SECONDS,
+                )?,
+                wall: histogram(
+                    "cadenced_admission_decision_wall_seconds",
+                    "Wall time of a decision: with what others did on its core meanwhile.",
+                    DECISION_SECONDS,
+                )?,
+            },
+            promises: counters(
+                "cadenced_admission_bounds_total",
+                "Requests that ended with a bound on their latency: promised, or only observed; kept, missed, \
+                 or left by the client before or after the bound.",
+                "result",
+                &results(&Tally::default()).map(|(result, _)| result),
+            )?,
+            armed: gauge(
+                "cadenced_admission_armed",
+                "1 while promises are made at the configured level.",
+            )?,
+            mismatch: gauge(
+                "cadenced_admission_artifact_mismatch",
+                "1 if the calibration given was made for another engine.",
             )?,
             waiting: gauge("cadenced_waiting", "Requests in the wait queue.")?,
             running: gauge("cadenced_running", "Requests in the running set.")?,
@@ -161,6 +225,13 @@ impl Metrics {
         self.sequences_free.set(kv.sequences_free.into());
         self.sequences_cached.set(kv.sequences_cached.into());
         let prefixes = published.prefixes();
+        let admission = published.admission();
+        self.armed.set(admission.armed.into());
+        self.mismatch.set(admission.mismatch.into());
+        for (result, now) in results(&admission.tally) {
+            let counter = self.promises.with_label_values(&[result]);
+            counter.inc_by(now.saturating_sub(counter.get()));
+        }
         for (counter, now) in [
             (&self.kv_copies, kv.copies),
             (&self.preemptions, published.preemptions.load(Relaxed)),
@@ -175,4 +246,19 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
     }
+}
+
+/// The record of bounds by its labels.
+pub fn results(tally: &Tally) -> [(&'static str, u64); 8] {
+    let (promised, observed) = (tally.promised, tally.observed);
+    [
+        ("kept", promised.kept),
+        ("missed", promised.missed),
+        ("censored", promised.censored),
+        ("censored_late", promised.censored_late),
+        ("observed_kept", observed.kept),
+        ("observed_missed", observed.missed),
+        ("observed_censored", observed.censored),
+        ("observed_censored_late", observed.censored_late),
+    ]
 }

@@ -4,3 +4,5 @@ pub mod accounts;
 pub mod logging;
 pub mod metrics;
 pub mod published;
+pub mod stopwatch;
+pub mod traces;

@@ -2,10 +2,13 @@
 //! message, so that they answer while a decode blocks. Each actor writes its own part whenever it changes,
 //! not only at a step, so that nothing stays at its value under load after the load has gone.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::logic::admission::EngineSnapshot;
+use crate::logic::conformal::snapshot::{LaneLoad, Pace as EnginePace, Snapshot};
+use crate::logic::conformal::tally::Tally;
 use crate::logic::ewma::Ewma;
 use crate::logic::kv::KvUsage;
 use crate::logic::prefix::PrefixUsage;
@@ -16,8 +19,12 @@ use crate::logic::time::Timestamp;
 pub struct Published {
     pub waiting: AtomicUsize,
     pub waiting_tokens: AtomicU64,
+    pub waiting_prefill: AtomicU64,
+    /// How many admitted requests the wait queue has taken in since the start.
+    admissions_seen: AtomicU64,
     pub running: AtomicUsize,
     pub running_tokens: AtomicU64,
+    pub running_prefill: AtomicU64,
     kv: Mutex<KvUsage>,
     prefixes: Mutex<PrefixUsage>,
     /// Requests that yielded their memory.
@@ -31,7 +38,25 @@ pub struct Published {
     tokens_per_s: AtomicF64,
     /// When the step in flight was sent to the runner, in microseconds; 0 while none is.
     step_since: AtomicU64,
+    /// When the engine came to rest, in microseconds; 0 while it does not.
+    idle_since: AtomicU64,
+    kv_free: AtomicF64,
+    admission: Mutex<AdmissionState>,
 }
+
+/// Admission's own state, for `/stats` and `/metrics`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdmissionState {
+    /// Whether promises are made at the configured level.
+    pub armed: bool,
+    /// Whether the calibration given was made for another engine.
+    pub mismatch: bool,
+    pub tally: Tally,
+}
+
+/// In how long an idle engine's averages come half way back to those of an engine that has been idle for
+/// long: what a burst has left behind says little of the request that comes a few seconds after it.
+const IDLE_HALF_LIFE: Duration = Duration::from_secs(1);
 
 /// An `f64` by its bits; NaN stands for "not measured yet".
 #[derive(Debug)]
@@ -104,6 +129,12 @@ impl Published {
     /// A step has gone to the runner.
     pub fn step_started(&self, now: Timestamp) {
         self.step_since.store(now.0.max(1), Relaxed);
+        self.idle_since.store(0, Relaxed);
+    }
+
+    /// Nothing is left to be done.
+    pub fn came_to_rest(&self, now: Timestamp) {
+        self.idle_since.store(now.0.max(1), Relaxed);
     }
 
     /// No step is in flight any more.
@@ -120,6 +151,9 @@ impl Published {
 
     /// The pool has changed.
     pub fn set_kv(&self, usage: KvUsage) {
+        let free = f64::from(usage.blocks_free + usage.blocks_cached);
+        self.kv_free
+            .set(free / f64::from(usage.blocks_total.max(1)));
         *lock(&self.kv) = usage;
     }
 
@@ -138,7 +172,58 @@ impl Published {
         *lock(&self.prefixes)
     }
 
-    /// What admission sees.
+    /// The wait queue is as given, and has taken in one more admission if `one_more`.
+    pub fn set_waiting(
+        &self,
+        requests: usize,
+        output_tokens: u64,
+        prefill_tokens: u64,
+        one_more: bool,
+    ) {
+        self.waiting.store(requests, SeqCst);
+        self.waiting_tokens.store(output_tokens, SeqCst);
+        self.waiting_prefill.store(prefill_tokens, SeqCst);
+        // Last here and first in `promise_snapshot`: who is counted as seen is in what is read after it.
+        self.admissions_seen.fetch_add(u64::from(one_more), SeqCst);
+    }
+
+    /// Admission has changed.
+    pub fn set_admission(&self, state: AdmissionState) {
+        *lock(&self.admission) = state;
+    }
+
+    /// Admission as last published.
+    pub fn admission(&self) -> AdmissionState {
+        *lock(&self.admission)
+    }
+
+    /// What a promise is made of. `idle` is the pace of an engine that has been idle for long.
+    pub fn promise_snapshot(&self, now: Timestamp, idle: EnginePace) -> Snapshot {
+        let admissions_seen = self.admissions_seen.load(SeqCst);
+        let pace = EnginePace {
+            step_ms: self.step_ms().unwrap_or(idle.step_ms),
+            tokens_per_s: self.tokens_per_s().unwrap_or(idle.tokens_per_s),
+        };
+        let pace = match self.idle_since.load(Relaxed) {
+            0 => pace,
+            since => pace.relaxed(idle, now.since(Timestamp(since)), IDLE_HALF_LIFE),
+        };
+        Snapshot {
+            admissions_seen,
+            promised: LaneLoad {
+                waiting: self.waiting.load(SeqCst) as u32,
+                running: self.running.load(SeqCst) as u32,
+                output_tokens: self.waiting_tokens.load(SeqCst) + self.running_tokens.load(SeqCst),
+                prefill_tokens: self.waiting_prefill.load(SeqCst)
+                    + self.running_prefill.load(SeqCst),
+            },
+            best_effort: LaneLoad::default(),
+            kv_free: self.kv_free.get().unwrap_or(1.0),
+            pace,
+        }
+    }
+
+    /// What the capacity cap's `Retry-After` is made of.
     pub fn snapshot(&self) -> EngineSnapshot {
         EngineSnapshot {
             waiting: self.waiting.load(Relaxed),

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
+pub mod calibrated;
 mod client;
 mod dice;
 mod response;

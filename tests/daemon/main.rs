@@ -8,6 +8,7 @@
 mod common;
 
 mod accounts;
+mod admission;
 mod cancel;
 mod capacity;
 mod config;
@@ -21,6 +22,7 @@ mod limits;
 mod model_file;
 mod prefix;
 mod pressure;
+mod promises;
 mod replies;
 mod rungs;
 mod slow_reader;
@@ -28,6 +30,7 @@ mod soak;
 mod streaming;
 #[cfg(target_os = "linux")]
 mod systemd;
+mod traces;
 
 use common::{Daemon, Dice, Response, ask};
 use serde_json::{Value, json};

@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::common::Daemon;
-use crate::support::{Served, repository};
+use crate::common::calibrated::{CAREFUL, Calibrated};
+use crate::support::{Served, repository, turn};
 
 /// Runs a script of `tests/clients` against a daemon.
 #[track_caller]
@@ -82,6 +83,16 @@ fn the_openai_package_sees_failures_as_failures() {
         ("fake.length_max", "100000"),
     ]);
     python("openai_failures.py", &d);
+    d.idle();
+}
+
+/// What admission adds to replies harms no client: receipts in streams and headers, and typed refusals.
+#[test]
+fn the_openai_package_tolerates_receipts() {
+    let calibrated = Calibrated::new(CAREFUL, &[]);
+    let _turn = turn();
+    let d = calibrated.start();
+    python("openai_receipt.py", &d);
     d.idle();
 }
 

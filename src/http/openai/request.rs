@@ -12,7 +12,7 @@ use crate::error::ServeError;
 use crate::model::sampling::SamplingParams;
 
 /// What the operator allows one request. All values come from the configuration and are positive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RequestLimits {
     /// The ceiling on `max_tokens`, whatever a client asks for.
     pub max_output_tokens: u32,

@@ -11,6 +11,7 @@ pub(super) fn limits() -> RequestLimits {
         default_slo: Slo {
             e2e_ms: Some(9000),
             ttft_ms: None,
+            confidence: None,
         },
         max_stop_strings: 4,
         max_stop_bytes: 256,
@@ -159,7 +160,13 @@ fn slo_from_body_then_header_then_default() {
         };
         parse_chat(body.as_bytes(), &headers, &limits()).map(|request| request.slo)
     };
-    let slo = |e2e_ms, ttft_ms| Ok(Slo { e2e_ms, ttft_ms });
+    let slo = |e2e_ms, ttft_ms| {
+        Ok(Slo {
+            e2e_ms,
+            ttft_ms,
+            confidence: None,
+        })
+    };
     assert_eq!(parse(Value::Null, None, None), slo(Some(9000), None));
     assert_eq!(
         parse(
@@ -207,6 +214,44 @@ fn slo_from_body_then_header_then_default() {
     assert_eq!(
         parse(json!(100), None, None).unwrap_err().param(),
         Some("slo")
+    );
+}
+
+#[test]
+fn confidence_from_body_then_header_and_no_unknown_mode() {
+    let parse = |slo: Value, header: Option<&str>| {
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "slo": slo}).to_string();
+        let headers = |name: &str| {
+            let header = header.filter(|_| name == "x-slo-confidence");
+            header.map(str::to_owned)
+        };
+        parse_chat(body.as_bytes(), &headers, &limits()).map(|request| request.slo.confidence)
+    };
+    assert_eq!(parse(Value::Null, None), Ok(None));
+    assert_eq!(
+        parse(json!({"confidence": 0.9}), Some("0.8")),
+        Ok(Some(0.9))
+    );
+    assert_eq!(parse(Value::Null, Some(" 0.99 ")), Ok(Some(0.99)));
+    for bad in [json!(1), json!(0.2), json!("0.9"), json!(95)] {
+        let error = parse(json!({"confidence": bad}), None).unwrap_err();
+        assert_eq!(
+            (error.status(), error.param()),
+            (400, Some("slo.confidence"))
+        );
+    }
+    for bad in ["", "1", "NaN", "high"] {
+        let error = parse(Value::Null, Some(bad)).unwrap_err();
+        assert_eq!(
+            (error.status(), error.param()),
+            (400, Some("x-slo-confidence")),
+            "{bad}"
+        );
+    }
+    let error = parse(json!({"mode": "best_effort"}), None).unwrap_err();
+    assert_eq!(
+        (error.code(), error.param()),
+        (Some("unsupported_value"), Some("slo.mode"))
     );
 }
 

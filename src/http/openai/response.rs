@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::error::ServeError;
+use crate::logic::conformal::receipt::Receipt;
 use crate::logic::request::FinishReason;
 use crate::reply::Usage;
 
@@ -36,13 +37,17 @@ pub fn new_completion_id() -> String {
     format!("chatcmpl-{:032x}", rand::random::<u128>())
 }
 
-/// One event of a stream. The order is Role, Content…, Finish, Usage (if asked for), then [`DONE`]; an Error ends a
+/// One event of a stream. The order is Role, Content…, Finish, Receipt (where admission makes promises), Usage
+/// (if asked for), then [`DONE`]; an Error ends a
 /// stream in place of Finish, and no [`DONE`] follows it, so that a fragment never looks like a whole answer.
 #[derive(Debug, Clone, Copy)]
 pub enum Chunk<'a> {
     Role,
     Content(&'a str),
     Finish(FinishReason),
+    /// What was promised of the reply and what came of it, as an extension in a chunk of its own. It has one empty
+    /// choice, because clients that did not ask for a usage chunk look into `choices[0]` of every chunk.
+    Receipt(&'a Receipt),
     Usage(Usage),
     Error(&'a ServeError),
 }
@@ -98,6 +103,10 @@ impl ChunkWriter {
         self.json(Chunk::Usage(usage))
     }
 
+    pub fn receipt_chunk(&self, receipt: &Receipt) -> String {
+        self.json(Chunk::Receipt(receipt))
+    }
+
     pub fn error_event(&self, error: &ServeError) -> String {
         self.json(Chunk::Error(error))
     }
@@ -132,6 +141,14 @@ impl ChunkWriter {
             }),
             Chunk::Finish(reason) => {
                 self.write_choice(out, Some(reason), |out| out.extend_from_slice(b"{}"))
+            }
+            Chunk::Receipt(receipt) => {
+                self.write_choice(out, None, |out| out.extend_from_slice(b"{}"));
+                // One more key before the object's end.
+                out.pop();
+                out.extend_from_slice(br#","cadenced":{"receipt":"#);
+                write_value(out, receipt);
+                out.extend_from_slice(b"}}");
             }
             Chunk::Usage(usage) => {
                 out.extend_from_slice(self.head.as_bytes());

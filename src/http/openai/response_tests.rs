@@ -155,3 +155,25 @@ proptest! {
         prop_assert_eq!(chunk["usage"]["total_tokens"].as_u64(), Some(total));
     }
 }
+
+#[test]
+fn a_receipt_is_a_chunk_of_its_own_with_one_empty_choice() {
+    let receipt = Receipt {
+        verdict: "promised",
+        bound_ms: Some(1500),
+        promised_ms: Some(1500),
+        actual_ms: 1200,
+        kept: Some(true),
+        confidence: 0.95,
+        slo_ms: Some(2000),
+        slo_met: Some(true),
+    };
+    for include_usage in [false, true] {
+        let chunk = parsed(&writer(include_usage).receipt_chunk(&receipt));
+        let choice = json!([{"index": 0, "delta": {}, "finish_reason": null}]);
+        assert_eq!(chunk["choices"], choice);
+        assert_eq!(chunk.get("usage").is_some(), include_usage);
+        assert_eq!(chunk["cadenced"]["receipt"]["promised_ms"], 1500);
+        assert_eq!(chunk["cadenced"]["receipt"]["kept"], true);
+    }
+}

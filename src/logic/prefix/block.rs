@@ -20,14 +20,28 @@ pub fn same(a: &Block, b: &Block) -> bool {
 
 /// A hash of a block and a seed, the same in every process, as reproducible runs need.
 pub fn hash(seed: u32, block: &Block) -> u32 {
+    let state = absorb(u64::from(seed), block);
+    (state ^ (state >> 32)) as u32
+}
+
+/// The hash of a beginning that is one block longer than the one whose hash is `before`. Blocks can be made
+/// that wipe a state out, so the beginning enters again at the end.
+pub fn chain(before: u64, block: &Block) -> u64 {
+    let state = absorb(before ^ 0xa076_1d64_78bd_642f, block);
+    fold(
+        state ^ before.rotate_left(32),
+        u64::from(block[0].0.cast_unsigned()) | 1 << 63,
+    )
+}
+
+fn absorb(seed: u64, block: &Block) -> u64 {
     let pairs = block.as_chunks::<2>().0.iter();
-    let state = pairs.fold(u64::from(seed), |state, [a, b]| {
+    pairs.fold(seed, |state, [a, b]| {
         fold(
             state,
             u64::from(a.0.cast_unsigned()) << 32 | u64::from(b.0.cast_unsigned()),
         )
-    });
-    (state ^ (state >> 32)) as u32
+    })
 }
 
 /// Multiply and fold, as wyhash does.

@@ -148,6 +148,7 @@ impl PrefixCache {
         self.usage.nodes -= 1;
         self.usage.tokens_held -= n.edge.len() as u32 * BLOCK_TOKENS;
         self.usage.evictions += 1;
+        self.index.remove(self.nodes[parent].chain, &n.edge);
         self.nodes.remove(leaf);
         if parent != ROOT && self.nodes[parent].is_leaf() {
             // Its name already is the id that it now owns, and so it is further up.

@@ -10,7 +10,8 @@ use crate::logic::kv::BLOCK_TOKENS;
 impl PrefixCache {
     /// Invariants: every leaf owns an id of its own and an inner node names that of a leaf below it; a node
     /// carries the locks taken at it and those of its children; siblings differ in their first block; the
-    /// queue holds exactly the leaves without a lock; what is counted is what is there. O(tree).
+    /// queue holds exactly the leaves without a lock; what is counted is what is there, and as much is in
+    /// the index. O(tree).
     ///
     /// # Panics
     /// If one does not hold.
@@ -37,6 +38,7 @@ impl PrefixCache {
         }
         self.assert_children(ROOT);
         assert_eq!(self.queue.len(), evictable, "a stale entry in the queue");
+        assert_eq!(self.index.len(), blocks as usize, "the index");
         assert_eq!(self.usage.nodes, nodes, "nodes");
         assert_eq!(self.usage.leaves as usize, owned.len(), "leaves");
         assert_eq!(self.usage.tokens_held, blocks * BLOCK_TOKENS, "held");

@@ -13,6 +13,8 @@
 //! | [`unlock`], [`relock`] | O(depth + log leaves) | a request lets its prefix go, or moves on |
 //! | [`evict`] | O(log leaves + depth) for each leaf | takes the least recently used, or the least worth |
 //!
+//! What is cached can be looked up from another thread in a [`PrefixIndex`], as admission does.
+//!
 //! A match locks every node from the root to its end, and an edge is split where a match ends, so that
 //! exactly what a request uses is locked. What is locked is never evicted: the lock taken by the match lasts
 //! until the request has ended, whatever is evicted to let it in. Handles carry their slot's generation: one
@@ -37,12 +39,14 @@
 
 mod block;
 pub mod eviction;
+mod index;
 mod invariants;
 mod nodes;
 mod radix_tree;
 
 use crate::ids::SeqId;
 pub use eviction::{Evicted, EvictionOrder, Freed, Want};
+pub use index::PrefixIndex;
 pub use nodes::NodeHandle;
 pub use radix_tree::PrefixCache;
 

@@ -10,6 +10,7 @@ use std::ops::{Index, IndexMut};
 use super::StaleHandle;
 use super::block::{Block, hash, same};
 use super::eviction::Rank;
+use super::index::{START, end_of};
 use crate::ids::SeqId;
 
 /// The slot of a node.
@@ -35,6 +36,8 @@ pub struct Node {
     pub edge: Box<[Block]>,
     /// Blocks from the root to the end of the edge.
     pub depth: u32,
+    /// The hash of the path to the end of the edge, as the index has it.
+    pub chain: u64,
     /// The id that a leaf owns, or that of a leaf below.
     pub seq: SeqId,
     /// Locks taken at this very node.
@@ -75,7 +78,7 @@ impl Nodes {
             free: Vec::new(),
             buckets: vec![NIL; 16],
         };
-        nodes.occupy(Box::default(), 0, SeqId(u32::MAX));
+        nodes.occupy(Box::default(), 0, START, SeqId(u32::MAX));
         nodes
     }
 
@@ -131,7 +134,8 @@ impl Nodes {
     /// A new leaf under `parent`, which has no child that begins with the same block.
     pub fn add(&mut self, parent: NodeIndex, edge: &[Block], seq: SeqId) -> NodeIndex {
         let depth = self[parent].depth + edge.len() as u32;
-        let leaf = self.occupy(edge.into(), depth, seq);
+        let chain = end_of(self[parent].chain, edge);
+        let leaf = self.occupy(edge.into(), depth, chain, seq);
         self.link(parent, leaf);
         leaf
     }
@@ -169,10 +173,11 @@ impl Nodes {
         self.buckets.fill(NIL);
     }
 
-    fn occupy(&mut self, edge: Box<[Block]>, depth: u32, seq: SeqId) -> NodeIndex {
+    fn occupy(&mut self, edge: Box<[Block]>, depth: u32, chain: u64, seq: SeqId) -> NodeIndex {
         let mut node = Node {
             edge,
             depth,
+            chain,
             seq,
             pins: 0,
             locks: 0,

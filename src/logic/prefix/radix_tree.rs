@@ -2,6 +2,7 @@
 
 use super::block::{Block, same, whole_blocks};
 use super::eviction::{EvictionOrder, EvictionQueue};
+use super::index::PrefixIndex;
 use super::nodes::{NodeHandle, NodeIndex, Nodes, ROOT};
 use super::{Inserted, Match, PrefixUsage, StaleHandle};
 use crate::ids::{SeqId, TokenId};
@@ -13,6 +14,7 @@ pub struct PrefixCache {
     pub(super) nodes: Nodes,
     pub(super) queue: EvictionQueue,
     pub(super) usage: PrefixUsage,
+    pub(super) index: PrefixIndex,
     /// Counts matches and insertions: the time by which the last use is told.
     clock: u64,
     adopts: bool,
@@ -33,6 +35,7 @@ impl PrefixCache {
             nodes: Nodes::new(),
             queue: EvictionQueue::new(order),
             usage: PrefixUsage::default(),
+            index: PrefixIndex::default(),
             clock: 0,
             adopts: true,
         }
@@ -97,6 +100,7 @@ impl PrefixCache {
             if let Some(old) = inserted.redundant {
                 self.rename(node, old, seq);
             }
+            self.index.add(self.nodes[node].chain, rest);
             node = self.nodes.add(node, rest, seq);
             self.usage.nodes += 1;
             self.usage.leaves += u32::from(inserted.redundant.is_none());
@@ -156,6 +160,7 @@ impl PrefixCache {
         let ids = leaves.map(|n| self.nodes[n].seq).collect();
         self.nodes.clear();
         self.queue.clear();
+        self.index.clear();
         self.usage = PrefixUsage {
             nodes: 0,
             leaves: 0,
@@ -164,6 +169,12 @@ impl PrefixCache {
             ..self.usage
         };
         ids
+    }
+
+    /// What it holds, for others to look up at any time.
+    #[must_use]
+    pub fn index(&self) -> PrefixIndex {
+        self.index.clone()
     }
 
     /// How much it holds and has done.

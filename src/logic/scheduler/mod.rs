@@ -364,6 +364,15 @@ impl<P> Scheduler<P> {
             .sum()
     }
 
+    /// Tokens that the running requests have to compute before they go on with their replies.
+    #[must_use]
+    pub fn prefill_remaining(&self) -> u64 {
+        self.running
+            .iter()
+            .map(|s| u64::from(s.prefill_end.saturating_sub(s.num_computed)))
+            .sum()
+    }
+
     /// The bounds that plans keep.
     #[must_use]
     pub fn limits(&self) -> StepLimits {

@@ -113,6 +113,26 @@ impl<P: Payload> Turn<P> {
         self.deferred.len()
     }
 
+    /// Output tokens that those who run or are deferred may still ask for, and tokens that they have to compute
+    /// before.
+    #[must_use]
+    pub fn tokens_remaining(&self) -> (u64, u64) {
+        let deferred = self.deferred.iter();
+        deferred.fold(
+            (
+                self.scheduler.tokens_remaining(),
+                self.scheduler.prefill_remaining(),
+            ),
+            |(output, prefill), (spec, payload)| {
+                let generated = payload.generated();
+                (
+                    output + u64::from(spec.max_tokens - generated),
+                    prefill + u64::from(spec.prompt_tokens + generated),
+                )
+            },
+        )
+    }
+
     /// Ends a request whose client has left. It leaves in the next turn. False if it is not here.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         if let Some(i) = self.deferred.iter().position(|(spec, _)| spec.id == id) {

@@ -1,0 +1,93 @@
+use super::super::features::COUNT;
+use super::super::rng::SplitMix64;
+use super::super::testing::{IDLE, rows};
+use super::*;
+
+fn provenance() -> Provenance {
+    Provenance {
+        backend: "llama.cpp".into(),
+        model_sha256: "ab".repeat(32),
+        quantisation: "Q4_0".into(),
+        threads: 2,
+        device: "cpu".into(),
+        kv_cells: 8192,
+        traces_sha256: vec!["cd".repeat(32)],
+    }
+}
+
+fn artifact(n: usize) -> Artifact {
+    let mut rng = SplitMix64::new(9);
+    let (train, calibrate) = (rows(&mut rng, n), rows(&mut rng, n));
+    let params = BoostParams::default();
+    Artifact::fit(
+        PredictorKind::Trees,
+        &params,
+        &train,
+        &calibrate,
+        IDLE,
+        provenance(),
+    )
+    .unwrap()
+}
+
+#[test]
+fn comes_back_from_its_bytes_within_50_ms() {
+    let a = artifact(3000);
+    let bytes = a.encode().unwrap();
+    assert!(bytes.len() < 400_000, "{}", bytes.len());
+    let start = std::time::Instant::now();
+    assert_eq!(Artifact::decode(&bytes).unwrap(), a);
+    assert!(start.elapsed().as_millis() < 50, "{:?}", start.elapsed());
+}
+
+#[test]
+fn other_bytes_are_refused_and_never_panic() {
+    let a = artifact(200);
+    let bytes = a.encode().unwrap();
+    assert!(matches!(
+        Artifact::decode(b"GGUF"),
+        Err(DecodeError::NotAnArtifact)
+    ));
+    for end in (0..bytes.len()).step_by(7) {
+        assert!(Artifact::decode(&bytes[..end]).is_err());
+    }
+    let mut newer = bytes.clone();
+    newer[MAGIC.len()] = 2;
+    assert!(matches!(
+        Artifact::decode(&newer),
+        Err(DecodeError::Version(2))
+    ));
+    let mut other = a.clone();
+    other.features[3] = "arrival_rate".into();
+    let other = Artifact::decode(&other.encode().unwrap());
+    assert!(matches!(other, Err(DecodeError::Features(names)) if names[3] == "arrival_rate"));
+    // Whatever a flipped bit makes of it: refused, or a model that can be evaluated.
+    let mut rng = SplitMix64::new(1);
+    for _ in 0..2000 {
+        let mut damaged = bytes.clone();
+        damaged[rng.below(bytes.len())] ^= 1 << rng.below(8);
+        if let Ok(a) = Artifact::decode(&damaged) {
+            let x = super::super::features::Features([f32::MAX; COUNT]);
+            assert!(!a.model.estimate(&x).hi.is_nan());
+        }
+    }
+}
+
+#[test]
+fn a_mismatch_names_what_differs() {
+    let a = artifact(100);
+    let elsewhere = Provenance {
+        traces_sha256: vec![],
+        ..provenance()
+    };
+    assert_eq!(a.check(&elsewhere), Ok(()));
+    let elsewhere = Provenance {
+        backend: "fake".into(),
+        threads: 8,
+        ..elsewhere
+    };
+    assert_eq!(
+        a.check(&elsewhere).unwrap_err().to_string(),
+        "calibrated for another engine: backend llama.cpp, here fake, threads 2, here 8",
+    );
+}

@@ -1,0 +1,233 @@
+//! The state of admission control: model, calibration, support, ledger and record, and how completions change
+//! them. What is decided with it is in `policy.rs`; what a refusal offers instead, in `offer.rs`.
+
+use super::artifact::Artifact;
+use super::calibration::{Alpha, TooFew};
+use super::features::{Features, extract};
+use super::ledger::Ledger;
+use super::online::{Calibrator, CalibratorConfig};
+use super::policy::{Decision, Request, Settings, Verdict};
+use super::predictor::{Estimate, Latency, Model, Row};
+use super::snapshot::{AdmitContext, Pace, Snapshot};
+use super::support::Support;
+use super::tally::Tally;
+
+/// Why there is no bound to promise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoBound {
+    #[error("no model is fitted yet")]
+    Unfitted,
+    #[error(transparent)]
+    TooFew(#[from] TooFew),
+    #[error("{0} is outside of what was calibrated")]
+    OutOfSupport(&'static str),
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    pub(super) settings: Settings,
+    model: Option<Model>,
+    calibrator: Calibrator,
+    support: Support,
+    /// The pace of an engine that has been idle for a while.
+    pub(super) idle: Pace,
+    pub(super) ledger: Ledger,
+    /// Whether the last verdict on a bound was a refusal: then the next one must fit with room to spare.
+    pub(super) shedding: bool,
+    /// Requests that were about to be refused so far.
+    pub(super) misfits: u64,
+    tally: Tally,
+    /// What the first model will be fitted on, while there is none.
+    learnt: Vec<Row>,
+}
+
+/// What is known of a request's latency.
+pub(super) struct Prediction {
+    pub features: Features,
+    pub estimate: Option<Estimate>,
+    pub bound_ms: Result<f64, NoBound>,
+}
+
+impl Controller {
+    /// Without a calibration: everything is admitted and learnt from, until [`Self::training_rows`] gives
+    /// enough to fit a model on and [`Self::adopt`] takes it, and after that until the level is supported.
+    #[must_use]
+    pub fn learning(settings: Settings, calibration: CalibratorConfig, idle: Pace) -> Self {
+        Self {
+            settings,
+            model: None,
+            calibrator: Calibrator::new(calibration, &[]),
+            support: Support::default(),
+            idle,
+            ledger: Ledger::default(),
+            shedding: false,
+            misfits: 0,
+            tally: Tally::default(),
+            learnt: Vec::new(),
+        }
+    }
+
+    /// With a calibration that was made for this machine ([`Artifact::check`] says whether it was).
+    #[must_use]
+    pub fn calibrated(
+        settings: Settings,
+        calibration: CalibratorConfig,
+        artifact: &Artifact,
+    ) -> Self {
+        Self {
+            model: Some(artifact.model.clone()),
+            calibrator: Calibrator::new(calibration, &artifact.points),
+            support: artifact.support.clone(),
+            ..Self::learning(settings, CalibratorConfig::default(), artifact.idle)
+        }
+    }
+
+    /// The rows to fit the first model on, once there are enough; then it is the caller's turn, who fits
+    /// where it disturbs nobody.
+    pub fn training_rows(&mut self) -> Option<Vec<Row>> {
+        let wanted = self.settings.training_rows;
+        let due = wanted > 0 && self.model.is_none() && self.learnt.len() >= wanted;
+        due.then(|| std::mem::take(&mut self.learnt))
+    }
+
+    /// Takes the first model. It is calibrated on what completes from now on, never on what it was fitted on.
+    pub fn adopt(&mut self, model: Model) {
+        self.model = Some(model);
+    }
+
+    /// The pace of the idle engine, for one that was not calibrated and has just measured it.
+    pub fn set_idle(&mut self, idle: Pace) {
+        self.idle = idle;
+    }
+
+    /// The pace of the idle engine.
+    #[must_use]
+    pub fn idle(&self) -> Pace {
+        self.idle
+    }
+
+    /// How it decides.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Enters an admitted request into the ledger, right after it was handed to the queue.
+    pub fn admitted(&mut self, request: &Request, decision: &Decision) {
+        let best_effort = decision.verdict == Verdict::BestEffort;
+        self.ledger.admit(request.context, best_effort);
+    }
+
+    /// Takes in how an admitted request ended.
+    pub fn completed(&mut self, decision: &Decision, latency: Latency) {
+        let Decision {
+            verdict, features, ..
+        } = decision;
+        match verdict {
+            Verdict::BestEffort => self.tally.best_effort += 1,
+            Verdict::Infeasible | Verdict::Overloaded | Verdict::Unsupported => {}
+            Verdict::Promised | Verdict::Observed => {
+                self.learn(decision, latency);
+                self.judge(decision, latency);
+            }
+            Verdict::Explored => {
+                self.tally.explored += 1;
+                self.learn(decision, latency);
+                self.calibrator.relax(features);
+            }
+        }
+    }
+
+    /// The record so far.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether promises are made at the deployed level in at least one class.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.model.is_some() && self.calibrator.is_armed(self.settings.alpha)
+    }
+
+    /// The bound on a request's latency with the engine as given (what is in the ledger included).
+    pub(super) fn predict(
+        &self,
+        request: &AdmitContext,
+        engine: &Snapshot,
+        alpha: Alpha,
+    ) -> Prediction {
+        let features = extract(request, engine);
+        let estimate = self.model.as_ref().map(|m| m.estimate(&features));
+        let bound_ms = match &estimate {
+            None => Err(NoBound::Unfitted),
+            Some(estimate) => self.bound(&features, estimate, alpha),
+        };
+        Prediction {
+            features,
+            estimate,
+            bound_ms,
+        }
+    }
+
+    /// As [`Self::predict`], for what was estimated before.
+    pub(super) fn bound(
+        &self,
+        features: &Features,
+        estimate: &Estimate,
+        alpha: Alpha,
+    ) -> Result<f64, NoBound> {
+        // The level first: until it is supported, the support is only being found out.
+        let bound = self.calibrator.bound(features, estimate, alpha)?;
+        match self.support.outside(features, self.settings.support_margin) {
+            None => Ok(bound),
+            Some(feature) => Err(NoBound::OutOfSupport(feature)),
+        }
+    }
+
+    fn learn(&mut self, decision: &Decision, latency: Latency) {
+        let features = decision.features;
+        match decision.estimate {
+            Some(estimate) => {
+                self.calibrator.observe(&features, estimate, latency);
+                if !latency.is_censored() {
+                    self.support.observe(&features);
+                }
+            }
+            // Rows that end between the fit and its adoption are of no use to either.
+            None if self.model.is_none() && self.learnt.len() < self.settings.training_rows => {
+                self.learnt.push(Row { features, latency });
+            }
+            None => {}
+        }
+    }
+
+    fn judge(&mut self, decision: &Decision, latency: Latency) {
+        let Ok(bound_ms) = decision.bound_ms else {
+            self.tally.unbounded += 1;
+            return;
+        };
+        let late = latency.ms() > bound_ms;
+        let promises = match decision.verdict {
+            Verdict::Observed => &mut self.tally.observed,
+            _ => &mut self.tally.promised,
+        };
+        let count = match (latency.is_censored(), late) {
+            (false, false) => &mut promises.kept,
+            (false, true) => &mut promises.missed,
+            (true, false) => &mut promises.censored,
+            (true, true) => &mut promises.censored_late,
+        };
+        *count += 1;
+        // Who left in time leaves it open whether the promise would have been kept.
+        if late || !latency.is_censored() {
+            self.calibrator
+                .judge(&decision.features, decision.alpha, !late);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "controller_tests.rs"]
+mod tests;

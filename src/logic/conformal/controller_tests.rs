@@ -1,0 +1,201 @@
+use super::super::boosting::BoostParams;
+use super::super::classes::Edges;
+use super::super::policy::Mode;
+use super::super::predictor::PredictorKind;
+use super::super::rng::SplitMix64;
+use super::super::tally::Promises;
+use super::super::testing::{
+    IDLE, alpha, artifact, context, controller, engine, latency_ms, request, without_exploring,
+};
+use super::*;
+
+#[test]
+fn only_promises_seen_to_their_end_count_as_coverage() {
+    let mut c = controller(without_exploring());
+    let d = c.decide(&request(64, 4000.0), &engine(0));
+    let u = d.bound_ms.unwrap();
+    let as_verdict = |verdict| Decision { verdict, ..d };
+    c.completed(&d, Latency::Exact(u - 1.0));
+    c.completed(&d, Latency::Exact(u + 1.0));
+    c.completed(&d, Latency::AtLeast(u - 1.0));
+    c.completed(&d, Latency::AtLeast(u + 1.0));
+    c.completed(&as_verdict(Verdict::Explored), Latency::Exact(u + 1.0));
+    c.completed(&as_verdict(Verdict::BestEffort), Latency::Exact(u + 1.0));
+    c.completed(&as_verdict(Verdict::Observed), Latency::Exact(u - 1.0));
+    let t = *c.tally();
+    assert_eq!(
+        t.promised,
+        Promises {
+            kept: 1,
+            missed: 1,
+            censored: 1,
+            censored_late: 1
+        }
+    );
+    assert_eq!(t.promised.coverage(), Some(0.5));
+    assert_eq!(
+        (t.explored, t.best_effort, t.observed.coverage()),
+        (1, 1, Some(1.0))
+    );
+}
+
+/// Without any artifact: admits all, fits, calibrates, arms itself; and while only idle traffic was seen it
+/// promises nothing to a request that finds a queue.
+#[test]
+fn calibrates_itself_from_live_traffic_and_idle_traffic_arms_nothing_else() {
+    let a = alpha(0.05);
+    let settings = Settings {
+        training_rows: 200,
+        ..without_exploring()
+    };
+    let calibration = CalibratorConfig {
+        edges: Edges {
+            max_tokens: vec![],
+            load: vec![9],
+        },
+        ..CalibratorConfig::default()
+    };
+    let mut c = Controller::learning(settings, calibration, IDLE);
+    let mut rng = SplitMix64::new(6);
+    let mut serve = |c: &mut Controller, load: u32| {
+        let r = Request {
+            context: context(&mut rng),
+            ..request(0, 4000.0)
+        };
+        let now = engine(load);
+        let d = c.decide(&r, &now);
+        if d.verdict.admits() {
+            let ms = latency_ms(&mut rng, &r.context, &now);
+            c.completed(&d, Latency::Exact(ms));
+        }
+        d
+    };
+    for i in 0..200 {
+        assert!(c.training_rows().is_none());
+        let d = serve(&mut c, i % 4);
+        assert_eq!(
+            (d.verdict, d.bound_ms),
+            (Verdict::Observed, Err(NoBound::Unfitted))
+        );
+    }
+    let rows = c.training_rows().unwrap();
+    c.adopt(Model::fit(PredictorKind::Trees, &rows, &BoostParams::default(), None).unwrap());
+    for i in 0..100 {
+        assert!(!c.is_armed());
+        assert_eq!(serve(&mut c, i % 4).verdict, Verdict::Observed);
+    }
+    assert!(c.is_armed());
+    for i in 0..200 {
+        serve(&mut c, i % 4);
+    }
+    assert!(c.tally().promised.kept > 50, "{:?}", c.tally());
+    assert_eq!(serve(&mut c, 20).verdict, Verdict::Unsupported);
+    assert_eq!(
+        serve(&mut c, 8).verdict,
+        Verdict::Unsupported,
+        "same class, but never seen"
+    );
+    assert!(c.quote(&request(64, 4000.0), &engine(2)).bound_ms.is_ok());
+    assert!(!c.calibrator.is_armed(alpha(0.001)) && c.calibrator.is_armed(a));
+}
+
+/// The seed's lock-out: a calibration from a far slower past refuses everything. The quota sees that it could
+/// stop, and at least half of all requests are served again after 40 explored ones.
+#[test]
+fn no_lock_out() {
+    let mut slow = artifact();
+    for p in &mut slow.points {
+        p.latency = Latency::Exact(p.latency.ms() * 20.0);
+    }
+    let settings = Settings {
+        explore_every: 10,
+        ..Settings::at(alpha(0.05))
+    };
+    let mut c = Controller::calibrated(settings, CalibratorConfig::default(), &slow);
+    let mut rng = SplitMix64::new(4);
+    let mut verdicts = Vec::new();
+    for _ in 0..6000 {
+        let now = engine(rng.below(4) as u32);
+        let r = Request {
+            context: context(&mut rng),
+            ..request(0, 6000.0)
+        };
+        let d = c.decide(&r, &now);
+        if d.verdict.admits() {
+            c.completed(&d, Latency::Exact(latency_ms(&mut rng, &r.context, &now)));
+        }
+        verdicts.push(d.verdict);
+    }
+    let promised = |v: &[Verdict]| v.iter().filter(|v| **v == Verdict::Promised).count();
+    assert!(
+        promised(&verdicts[..200]) < 20,
+        "{}",
+        promised(&verdicts[..200])
+    );
+    assert!(
+        promised(&verdicts[5000..]) > 500,
+        "{}",
+        promised(&verdicts[5000..])
+    );
+}
+
+/// Promises of the closed loop: what is admitted at any load within the calibration is kept as promised.
+#[test]
+fn promises_are_kept_at_their_level() {
+    for (a, seed) in [(0.2, 1), (0.05, 2), (0.01, 3)] {
+        let mut c = controller(Settings::at(alpha(a)));
+        let mut rng = SplitMix64::new(seed);
+        for _ in 0..4000 {
+            let now = engine(rng.below(30) as u32);
+            let r = Request {
+                context: context(&mut rng),
+                ..request(0, 5000.0)
+            };
+            let d = c.decide(&r, &now);
+            if d.verdict.admits() {
+                c.completed(&d, Latency::Exact(latency_ms(&mut rng, &r.context, &now)));
+            }
+        }
+        let p = c.tally().promised;
+        let n = (p.kept + p.missed) as f64;
+        let error = 3.0 * (a * (1.0 - a) / n).sqrt();
+        assert!(p.coverage().unwrap() > 1.0 - a - error, "{a}: {p:?}");
+        assert!(n > 1000.0, "{a}: {p:?}");
+    }
+}
+
+/// Broken promises take the level to its most careful end, where little is promised that could redeem it.
+#[test]
+fn after_a_storm_explored_completions_lead_back_to_the_nominal_level() {
+    let settings = Settings {
+        alpha: alpha(0.2),
+        ..without_exploring()
+    };
+    let mut c = controller(settings);
+    let (r, now) = (request(64, 4000.0), engine(0));
+    let d = c.decide(&r, &now);
+    let before = d.bound_ms.unwrap();
+    (0..30).for_each(|_| c.completed(&d, Latency::Exact(50.0 * before)));
+    let storm = c.quote(&r, &now).bound_ms.unwrap();
+    assert!(storm > 10.0 * before, "{storm} {before}");
+    let explored = Decision {
+        verdict: Verdict::Explored,
+        ..d
+    };
+    (0..100).for_each(|_| c.completed(&explored, Latency::Exact(0.5 * before)));
+    let after = c.quote(&r, &now).bound_ms.unwrap();
+    assert!(after < 2.0 * before, "{after} {before}");
+}
+
+#[test]
+fn observe_mode_refuses_nothing_and_scores_everything() {
+    let mut c = controller(Settings {
+        mode: Mode::Observe,
+        ..without_exploring()
+    });
+    let d = c.decide(&request(400, 10.0), &engine(30));
+    assert_eq!(d.verdict, Verdict::Observed);
+    assert!(d.bound_ms.unwrap() > 10.0);
+    c.completed(&d, Latency::Exact(1.0));
+    assert_eq!(c.tally().observed.kept, 1);
+}

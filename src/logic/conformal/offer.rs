@@ -1,0 +1,185 @@
+//! What a refusal offers instead: a request that would be admitted now, and when this one would be.
+//!
+//! Each answer is checked against the bound itself before it is given: trees are not monotone, so bisection
+//! finds a request that fits, not always the largest one that does. It costs some twenty predictions, which
+//! is why it is not part of the decision.
+
+use super::calibration::Alpha;
+use super::controller::Controller;
+use super::policy::Request;
+use super::rng::mix;
+use super::snapshot::Snapshot;
+
+/// The loosest confidence worth offering: a promise that holds every other time.
+const PERMILLE_BROKEN_MAX: u32 = 500;
+
+/// Changes to the request, each of which alone would have had it admitted.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct CounterOffer {
+    /// The largest smaller reply cap.
+    pub max_tokens: Option<u32>,
+    /// The highest lower confidence, in thousandths.
+    pub confidence: Option<f64>,
+    /// The nearest later deadline, in ms from now.
+    pub budget_ms: Option<u64>,
+}
+
+impl Controller {
+    /// What would be admitted in place of a refused request.
+    #[must_use]
+    pub fn counter_offer(&self, request: &Request, snapshot: &Snapshot) -> CounterOffer {
+        let alpha = request.alpha.unwrap_or(self.settings.alpha);
+        let engine = self.ledger.with_unseen(snapshot);
+        let asked = self.predict(&request.context, &engine, alpha);
+
+        let shorter = |max_tokens| {
+            let mut context = request.context;
+            context.max_tokens = max_tokens;
+            let bound_ms = self.predict(&context, &engine, alpha).bound_ms;
+            self.fits(bound_ms, request.budget_ms)
+        };
+        let max_tokens = last(0, request.context.max_tokens, shorter);
+
+        let broken_min = (1000.0 * alpha.get()).floor() as u32;
+        let confidence = asked.estimate.as_ref().and_then(|estimate| {
+            // Bisected from the loose end: the last step towards the asked one that still fits.
+            let fits = |steps: u32| {
+                Alpha::new(f64::from(PERMILLE_BROKEN_MAX - steps) / 1000.0).is_some_and(|looser| {
+                    let bound_ms = self.bound(&asked.features, estimate, looser);
+                    self.fits(bound_ms, request.budget_ms)
+                })
+            };
+            let steps = PERMILLE_BROKEN_MAX.checked_sub(broken_min)?;
+            let loosest = fits(0).then_some(0);
+            last(0, steps, fits)
+                .or(loosest)
+                .map(|s| f64::from(1000 - PERMILLE_BROKEN_MAX + s) / 1000.0)
+        });
+
+        let budget_ms = asked
+            .bound_ms
+            .ok()
+            .map(|u| (u / self.threshold()).ceil() as u64);
+        CounterOffer {
+            max_tokens,
+            confidence,
+            budget_ms,
+        }
+    }
+
+    /// `Retry-After` in seconds: when the bound is first predicted to fit if nobody else comes, and up to a
+    /// quarter more, by the request's id, so that the refused don't all return in the same second. At least
+    /// 1; at most the cap, which is also the answer where it won't fit before.
+    #[must_use]
+    pub fn retry_after_s(&self, request: &Request, snapshot: &Snapshot) -> u32 {
+        let alpha = request.alpha.unwrap_or(self.settings.alpha);
+        let engine = self.ledger.with_unseen(snapshot);
+        let cap = self.settings.retry_cap_s.max(1);
+        let misfits = |seconds: u32| {
+            let later = engine.drained(f64::from(seconds), self.idle);
+            let bound_ms = self.predict(&request.context, &later, alpha).bound_ms;
+            !self.fits(bound_ms, request.budget_ms)
+        };
+        let wait = last(0, cap, misfits).unwrap_or(0) + 1;
+        let spread = mix(request.id.0) as f64 / u64::MAX as f64;
+        ((f64::from(wait) * (1.0 + 0.25 * spread)).round() as u32).clamp(1, cap)
+    }
+}
+
+/// By bisection in `above`..`below`, both excluded: the last number that holds and whose successor doesn't,
+/// as if what holds came before what doesn't. What it returns was tested.
+fn last(mut above: u32, mut below: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
+    let mut found = None;
+    while below.saturating_sub(above) > 1 {
+        let middle = above + (below - above) / 2;
+        if holds(middle) {
+            (above, found) = (middle, Some(middle));
+        } else {
+            below = middle;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::Verdict;
+    use super::super::rng::SplitMix64;
+    use super::super::testing::{IDLE, context, controller, engine, request, without_exploring};
+    use super::*;
+    use crate::ids::RequestId;
+
+    #[test]
+    fn bisection_finds_the_edge() {
+        for edge in 0..20 {
+            let found = last(0, 20, |n| n <= edge);
+            assert_eq!(found, (edge > 0).then_some(edge.min(19)));
+        }
+        assert_eq!(last(0, 0, |_| true), None);
+        assert_eq!(last(0, 1, |_| true), None);
+    }
+
+    #[test]
+    fn every_counter_offer_and_retry_would_be_admitted() {
+        let mut c = controller(without_exploring());
+        let (mut shorter, mut looser, mut later) = (0, 0, 0);
+        let mut rng = SplitMix64::new(8);
+        for _ in 0..300 {
+            let now = engine(rng.below(41) as u32);
+            let r = Request {
+                context: context(&mut rng),
+                ..request(0, 500.0 + 5000.0 * rng.unit())
+            };
+            let refused = c.decide(&r, &now);
+            if refused.verdict.admits() {
+                continue;
+            }
+            let offer = c.counter_offer(&r, &now);
+            let promised = |r: &Request, at: &Snapshot| c.quote(r, at).verdict == Verdict::Promised;
+            if let Some(max_tokens) = offer.max_tokens {
+                let mut offered = r;
+                offered.context.max_tokens = max_tokens;
+                assert!(max_tokens < r.context.max_tokens && promised(&offered, &now));
+                shorter += 1;
+            }
+            if let Some(confidence) = offer.confidence {
+                assert!((0.5..0.95).contains(&confidence));
+                assert!(promised(
+                    &Request {
+                        alpha: Alpha::new(1.0 - confidence),
+                        ..r
+                    },
+                    &now
+                ));
+                looser += 1;
+            }
+            let budget_ms = offer.budget_ms.unwrap() as f64;
+            assert!(budget_ms > r.budget_ms && promised(&Request { budget_ms, ..r }, &now));
+            let wait = c.retry_after_s(&r, &now);
+            assert!((1..=60).contains(&wait));
+            if wait < 60 {
+                assert!(
+                    promised(&r, &now.drained(f64::from(wait), IDLE)),
+                    "{r:?} {now:?} {wait}"
+                );
+                later += 1;
+            }
+        }
+        assert!(
+            shorter > 25 && looser > 20 && later > 50,
+            "{shorter} {looser} {later}"
+        );
+        let same: Vec<u32> = (0..50)
+            .map(|id| {
+                c.retry_after_s(
+                    &Request {
+                        id: RequestId(id),
+                        ..request(100, 3000.0)
+                    },
+                    &engine(40),
+                )
+            })
+            .collect();
+        assert!(same.iter().any(|s| *s != same[0]), "no spread: {same:?}");
+    }
+}

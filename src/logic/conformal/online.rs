@@ -1,0 +1,227 @@
+//! Calibration that keeps up: rolling windows of scores, and adaptive conformal inference over them.
+//!
+//! A static bound is valid as long as the world is that of the calibration set, which a controller that
+//! refuses changes by itself. Two mechanisms answer, both counted in completions:
+//! - the window forgets: the scores of the last `window` completions are the calibration set;
+//! - the working level follows the promises' own record (Gibbs and Candès): each broken promise makes the
+//!   bound more careful, each kept one a little less, by steps of 1 / `horizon`, so that `horizon` kept in a
+//!   row double the working α, and a run of broken ones takes it to the window's largest score at once.
+//!
+//! Damping: the working level is clamped, so that neither a calm nor a storm winds it up, and the bound stays
+//! finite whatever happened: a bound at infinity would refuse everything, and nothing would ever correct it.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::calibration::{Alpha, Score, Scored, Scores, TooFew};
+use super::classes::{Classes, Edges};
+use super::features::{Feature, Features};
+use super::predictor::{Estimate, Latency};
+use super::rng::SplitMix64;
+
+/// The working α is at most so many times the nominal one.
+const FACTOR_MAX: f64 = 3.0;
+
+/// How the bound follows what happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Adaptation {
+    /// Not at all.
+    Static,
+    /// By the scores of the last `window` completions of a group.
+    Rolling { window: usize },
+    /// By these, and by the promises' record, in steps of 1 / `horizon`.
+    Adaptive { window: usize, horizon: u32 },
+}
+
+/// How to calibrate.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CalibratorConfig {
+    pub score: Score,
+    /// The bound is multiplied by it; 1.0 unless a measurement says otherwise.
+    pub safety: f64,
+    pub edges: Edges,
+    /// The fewest scores of a group: smaller classes are pooled, and a group that is still smaller promises
+    /// nothing.
+    pub minimum: usize,
+    pub adaptation: Adaptation,
+}
+
+impl Default for CalibratorConfig {
+    fn default() -> Self {
+        Self {
+            score: Score::LogRatio,
+            safety: 1.0,
+            edges: Edges::default(),
+            minimum: 100,
+            adaptation: Adaptation::Adaptive {
+                window: 256,
+                horizon: 100,
+            },
+        }
+    }
+}
+
+/// A calibration request: what its class, its score under any [`Score`] and its censoring follow from.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Point {
+    pub max_tokens: u32,
+    pub load: u32,
+    pub estimate: Estimate,
+    pub latency: Latency,
+}
+
+impl Point {
+    #[must_use]
+    pub fn new(x: &Features, estimate: Estimate, latency: Latency) -> Self {
+        Self {
+            max_tokens: x.get(Feature::MaxTokens) as u32,
+            load: x.load(),
+            estimate,
+            latency,
+        }
+    }
+}
+
+/// A group's scores, oldest first, and its working level.
+#[derive(Clone, Debug)]
+struct Group {
+    recent: VecDeque<Scored>,
+    scores: Scores,
+    /// Working α over nominal α, in 0..=[`FACTOR_MAX`].
+    factor: f64,
+}
+
+/// Turns estimates into bounds. A bound is O(log window), an observation O(window).
+#[derive(Clone, Debug)]
+pub struct Calibrator {
+    config: CalibratorConfig,
+    classes: Classes,
+    groups: Vec<Group>,
+}
+
+impl Calibrator {
+    /// Calibrates on `points`, or on nothing yet.
+    #[must_use]
+    pub fn new(config: CalibratorConfig, points: &[Point]) -> Self {
+        let members = points.iter().map(|p| (p.max_tokens, p.load));
+        let classes = Classes::pooled(config.edges.clone(), members, config.minimum);
+        let mut recent = vec![Vec::new(); classes.groups()];
+        for p in points {
+            recent[classes.group(p.max_tokens, p.load)].push(scored(config.score, p));
+        }
+        let groups = recent
+            .into_iter()
+            .map(|mut recent| {
+                if let Some(window) = config.adaptation.window() {
+                    // In random order, or what a full window drops first would be the scores of one regime.
+                    SplitMix64::new(0).shuffle(&mut recent);
+                    recent.truncate(window);
+                }
+                Group {
+                    scores: recent.iter().copied().collect(),
+                    recent: recent.into(),
+                    factor: 1.0,
+                }
+            })
+            .collect();
+        Self {
+            config,
+            classes,
+            groups,
+        }
+    }
+
+    /// The upper bound in ms on the latency of a request with these features and this estimate.
+    ///
+    /// # Errors
+    /// When the request's group has too few scores for the level.
+    pub fn bound(&self, x: &Features, estimate: &Estimate, alpha: Alpha) -> Result<f64, TooFew> {
+        let group = &self.groups[self.group(x)];
+        let nominal = self.quantile(group, alpha)?;
+        let q = match self.config.adaptation {
+            Adaptation::Static | Adaptation::Rolling { .. } => nominal,
+            Adaptation::Adaptive { .. } => Alpha::new((alpha.get() * group.factor).min(0.5))
+                .and_then(|working| group.scores.quantile(working).ok())
+                .or(group.scores.max())
+                .unwrap_or(nominal),
+        };
+        Ok(self.config.safety * self.config.score.bound(q, estimate))
+    }
+
+    /// Whether any group supports the level.
+    #[must_use]
+    pub fn is_armed(&self, alpha: Alpha) -> bool {
+        self.groups.iter().any(|g| self.quantile(g, alpha).is_ok())
+    }
+
+    /// Takes the outcome of a request that ran in the promised lane into its group's window.
+    pub fn observe(&mut self, x: &Features, estimate: Estimate, latency: Latency) {
+        let Some(window) = self.config.adaptation.window() else {
+            return;
+        };
+        let new = scored(self.config.score, &Point::new(x, estimate, latency));
+        let at = self.group(x);
+        let group = &mut self.groups[at];
+        let full = group.recent.len() >= window.max(1);
+        let old = if full { group.recent.pop_front() } else { None };
+        group.scores.replace(old.as_ref(), new);
+        group.recent.push_back(new);
+    }
+
+    /// Takes note that a promise at this level was kept or broken.
+    pub fn judge(&mut self, x: &Features, alpha: Alpha, kept: bool) {
+        if let Adaptation::Adaptive { horizon, .. } = self.config.adaptation {
+            let error = if kept { 0.0 } else { 1.0 / alpha.get() };
+            let at = self.group(x);
+            let factor = &mut self.groups[at].factor;
+            *factor = (*factor + (1.0 - error) / f64::from(horizon.max(1))).clamp(0.0, FACTOR_MAX);
+        }
+    }
+
+    /// Takes note of a completion that carried no promise: a level that storms made careful returns to the
+    /// nominal one, since a bound under which nothing is admitted can't redeem itself.
+    pub fn relax(&mut self, x: &Features) {
+        if let Adaptation::Adaptive { horizon, .. } = self.config.adaptation {
+            let at = self.group(x);
+            let factor = &mut self.groups[at].factor;
+            if *factor < 1.0 {
+                *factor = (*factor + 1.0 / f64::from(horizon.max(1))).min(1.0);
+            }
+        }
+    }
+
+    /// The group's score at the nominal level, if it has enough of them to promise anything.
+    fn quantile(&self, group: &Group, alpha: Alpha) -> Result<f64, TooFew> {
+        let needed = self.config.minimum.max(alpha.needed());
+        if group.scores.len() < needed {
+            return Err(TooFew { needed });
+        }
+        group.scores.quantile(alpha)
+    }
+
+    fn group(&self, x: &Features) -> usize {
+        self.classes
+            .group(x.get(Feature::MaxTokens) as u32, x.load())
+    }
+}
+
+impl Adaptation {
+    fn window(self) -> Option<usize> {
+        match self {
+            Self::Static => None,
+            Self::Rolling { window } | Self::Adaptive { window, .. } => Some(window),
+        }
+    }
+}
+
+fn scored(score: Score, p: &Point) -> Scored {
+    Scored {
+        score: score.of(p.latency.ms(), &p.estimate),
+        censored: p.latency.is_censored(),
+    }
+}
+
+#[cfg(test)]
+#[path = "online_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+use super::super::features::COUNT;
+use super::*;
+
+const ESTIMATE: Estimate = Estimate { hi: 400.0, lo: 0.0 };
+
+fn at_load(running: f32) -> Features {
+    let mut x = [0.0; COUNT];
+    x[Feature::Running as usize] = running;
+    Features(x)
+}
+
+fn calibrator(adaptation: Adaptation, points: &[Point]) -> Calibrator {
+    Calibrator::new(
+        CalibratorConfig {
+            adaptation,
+            ..CalibratorConfig::default()
+        },
+        points,
+    )
+}
+
+/// A latency whose log-ratio score is normal with mean `shift`.
+fn draw(rng: &mut SplitMix64, shift: f64) -> f64 {
+    Score::LogRatio.bound(shift + rng.normal(), &ESTIMATE)
+}
+
+fn points(rng: &mut SplitMix64, n: usize) -> Vec<Point> {
+    (0..n)
+        .map(|_| Point::new(&at_load(0.0), ESTIMATE, Latency::Exact(draw(rng, 0.0))))
+        .collect()
+}
+
+/// Share of kept promises at each of `steps` steps, over `streams` streams that shift by three sigma at 300.
+fn kept_share(adaptation: Adaptation, a: Alpha, streams: u64, steps: usize) -> Vec<f64> {
+    let mut kept = vec![0.0; steps];
+    let x = at_load(0.0);
+    for stream in 0..streams {
+        let mut rng = SplitMix64::new(100 + stream);
+        let mut c = calibrator(adaptation, &points(&mut rng, 1000));
+        for (t, kept) in kept.iter_mut().enumerate() {
+            let ms = draw(&mut rng, if t < 300 { 0.0 } else { 3.0 });
+            let holds = ms <= c.bound(&x, &ESTIMATE, a).unwrap();
+            *kept += f64::from(u8::from(holds)) / streams as f64;
+            c.judge(&x, a, holds);
+            c.observe(&x, ESTIMATE, Latency::Exact(ms));
+        }
+    }
+    kept
+}
+
+fn mean(of: &[f64]) -> f64 {
+    of.iter().sum::<f64>() / of.len() as f64
+}
+
+/// After a shift of three sigma the static bound is broken for good, the window needs about its own length,
+/// and the adaptive one is back at its nominal level within `SETTLED` observations.
+#[test]
+fn a_three_sigma_shift_breaks_the_static_bound_and_not_the_adaptive_one() {
+    const SETTLED: usize = 40;
+    for (a, tolerance) in [(0.2, 0.03), (0.1, 0.03), (0.05, 0.03), (0.01, 0.015)] {
+        let alpha = Alpha::new(a).unwrap();
+        let nominal = 1.0 - a;
+        let near = |of: &[f64]| (mean(of) - nominal).abs() < tolerance;
+        let run = |adaptation| kept_share(adaptation, alpha, 60, 1000);
+
+        let broken = run(Adaptation::Static);
+        assert!(near(&broken[..300]), "{a}: {}", mean(&broken[..300]));
+        assert!(mean(&broken[300..]) < 0.3, "{a}: {}", mean(&broken[300..]));
+
+        let adaptive = run(Adaptation::Adaptive {
+            window: 256,
+            horizon: 100,
+        });
+        let settled = &adaptive[300 + SETTLED..];
+        assert!(near(&adaptive[..300]), "{a}: {}", mean(&adaptive[..300]));
+        assert!(near(settled), "{a}: {}", mean(settled));
+        for span in settled.chunks_exact(100) {
+            assert!(mean(span) > nominal - tolerance, "{a}: {}", mean(span));
+        }
+
+        let rolling = run(Adaptation::Rolling { window: 256 });
+        assert!(mean(&rolling[300..400]) < mean(&adaptive[300..400]));
+        assert!(near(&rolling[600..]), "{a}: {}", mean(&rolling[600..]));
+    }
+}
+
+#[test]
+fn the_bound_stays_finite_in_a_storm_and_a_calm_does_not_wind_it_up() {
+    let mut rng = SplitMix64::new(1);
+    let (x, a) = (at_load(0.0), Alpha::new(0.01).unwrap());
+    let mut c = calibrator(
+        CalibratorConfig::default().adaptation,
+        &points(&mut rng, 500),
+    );
+    let before = c.bound(&x, &ESTIMATE, a).unwrap();
+    (0..1000).for_each(|_| c.judge(&x, a, false));
+    let storm = c.bound(&x, &ESTIMATE, a).unwrap();
+    assert!(storm.is_finite() && storm >= before);
+    // Completions without a promise bring it back to the nominal level, and no further.
+    (0..100).for_each(|_| c.relax(&x));
+    assert_eq!(c.bound(&x, &ESTIMATE, a), Ok(before));
+    (0..100).for_each(|_| c.relax(&x));
+    assert_eq!(c.bound(&x, &ESTIMATE, a), Ok(before));
+    // However long the calm was, a dozen broken promises at 1 in 10 are felt at once.
+    let a = Alpha::new(0.1).unwrap();
+    (0..100_000).for_each(|_| c.judge(&x, a, true));
+    let calm = c.bound(&x, &ESTIMATE, a).unwrap();
+    (0..30).for_each(|_| c.judge(&x, a, false));
+    assert!(c.bound(&x, &ESTIMATE, a).unwrap() > 1.5 * calm);
+}
+
+#[test]
+fn idle_traffic_alone_never_arms_a_busy_class() {
+    let config = CalibratorConfig {
+        edges: Edges {
+            max_tokens: vec![],
+            load: vec![4],
+        },
+        minimum: 30,
+        ..CalibratorConfig::default()
+    };
+    let mut c = Calibrator::new(config, &[]);
+    let (idle, busy, a) = (at_load(1.0), at_load(9.0), Alpha::new(0.05).unwrap());
+    for n in 0..5000 {
+        assert_eq!(c.bound(&idle, &ESTIMATE, a).is_ok(), n >= 30, "after {n}");
+        c.observe(&idle, ESTIMATE, Latency::Exact(100.0));
+    }
+    assert!(c.is_armed(a));
+    assert_eq!(c.bound(&busy, &ESTIMATE, a), Err(TooFew { needed: 30 }));
+    (0..30).for_each(|_| c.observe(&busy, ESTIMATE, Latency::Exact(5000.0)));
+    assert!(c.bound(&busy, &ESTIMATE, a).unwrap() > 10.0 * c.bound(&idle, &ESTIMATE, a).unwrap());
+}
+
+#[test]
+fn a_static_calibration_never_changes() {
+    let mut rng = SplitMix64::new(3);
+    let (x, a) = (at_load(0.0), Alpha::new(0.1).unwrap());
+    let mut c = calibrator(Adaptation::Static, &points(&mut rng, 100));
+    let before = c.bound(&x, &ESTIMATE, a);
+    for _ in 0..500 {
+        c.observe(&x, ESTIMATE, Latency::Exact(9e9));
+        c.judge(&x, a, false);
+    }
+    assert_eq!(c.bound(&x, &ESTIMATE, a), before);
+}

@@ -1,0 +1,242 @@
+//! The decision: promise, admit without a promise, or refuse, and if so in which way.
+//!
+//! A request whose bound fits its budget is promised. For one that doesn't, in this order: explore (a small
+//! quota runs whatever the bound says, or a controller that refuses everything would never see that it could
+//! stop), 422 (the bound would not fit on an idle engine either: no retry helps), 503 (it does not fit now).
+//! Where configured, the best-effort lane takes the place of a refusal.
+
+use super::calibration::Alpha;
+use super::controller::{Controller, NoBound, Prediction};
+use super::features::Features;
+use super::predictor::Estimate;
+use super::snapshot::{AdmitContext, Snapshot};
+use crate::ids::RequestId;
+
+/// Whether verdicts count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Bounds are computed and scored, and nothing is refused.
+    Observe,
+    Enforce,
+}
+
+/// What becomes of a request that gets no promise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallback {
+    Refuse,
+    BestEffort,
+}
+
+/// How to decide.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Settings {
+    /// The level of promises, unless the request names its own.
+    pub alpha: Alpha,
+    pub mode: Mode,
+    /// After a refusal a bound must fit into this share of the budget, until one does: refusing empties the
+    /// engine and makes the next bound fit, so one threshold for both would flicker.
+    pub resume: f64,
+    /// One in so many requests that would be refused runs instead; 0 for none.
+    pub explore_every: u32,
+    /// Which one of them.
+    pub explore_seed: u32,
+    /// For a bound that exceeds the budget.
+    pub misfit: Fallback,
+    /// For a state in which nothing was calibrated.
+    pub unsupported: Fallback,
+    /// How far beyond the calibrated range of a feature still counts as within, in widths of the range.
+    pub support_margin: f32,
+    /// The longest `Retry-After`, in seconds.
+    pub retry_cap_s: u32,
+    /// Completions to fit the first model on, where no calibration was given; 0 to learn nothing.
+    pub training_rows: usize,
+}
+
+impl Settings {
+    /// The deployed settings at this level.
+    #[must_use]
+    pub fn at(alpha: Alpha) -> Self {
+        Self {
+            alpha,
+            mode: Mode::Enforce,
+            resume: 0.9,
+            explore_every: 25,
+            explore_seed: 0,
+            misfit: Fallback::Refuse,
+            unsupported: Fallback::Refuse,
+            support_margin: 0.1,
+            retry_cap_s: 60,
+            training_rows: 500,
+        }
+    }
+}
+
+/// A request at the gate.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Request {
+    pub id: RequestId,
+    pub context: AdmitContext,
+    /// What is left of its time to the last token, in ms; infinite without an SLO.
+    pub budget_ms: f64,
+    /// The level it asks for, if not the deployed one.
+    pub alpha: Option<Alpha>,
+    /// It asks for no promise.
+    pub best_effort: bool,
+}
+
+/// The answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Admitted; it will end within its bound, with the confidence of its level.
+    Promised,
+    /// Admitted without looking at the bound: nothing is calibrated yet, or nothing is to be refused.
+    Observed,
+    /// Admitted although the bound does not fit.
+    Explored,
+    /// Admitted into the lane that yields.
+    BestEffort,
+    /// 422 `slo_infeasible`.
+    Infeasible,
+    /// 503: the bound does not fit now.
+    Overloaded,
+    /// 503: nothing is known of a state like this.
+    Unsupported,
+}
+
+impl Verdict {
+    /// Whether the request runs.
+    #[must_use]
+    pub fn admits(self) -> bool {
+        !matches!(
+            self,
+            Self::Infeasible | Self::Overloaded | Self::Unsupported
+        )
+    }
+}
+
+/// A verdict and what it rests on. It travels with an admitted request, and comes back with its outcome.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Decision {
+    pub verdict: Verdict,
+    /// U(x): the bound on the end-to-end latency, from now.
+    pub bound_ms: Result<f64, NoBound>,
+    pub alpha: Alpha,
+    pub features: Features,
+    pub estimate: Option<Estimate>,
+}
+
+impl Controller {
+    /// Decides on a request. If it is admitted and was handed to the queue, [`Self::admitted`] comes next.
+    pub fn decide(&mut self, request: &Request, snapshot: &Snapshot) -> Decision {
+        self.settle(snapshot);
+        let assessed = self.assess(request, snapshot);
+        match assessed.verdict {
+            Verdict::Promised => self.shedding = false,
+            Verdict::Overloaded => self.shedding = true,
+            _ => {}
+        }
+        let verdict = if assessed.verdict.admits() {
+            assessed.verdict
+        } else if self.explores() {
+            Verdict::Explored
+        } else {
+            self.fallback(assessed.verdict)
+        };
+        Decision {
+            verdict,
+            ..assessed
+        }
+    }
+
+    /// Takes note of how much of what was admitted the engine has seen.
+    pub fn settle(&mut self, snapshot: &Snapshot) {
+        self.ledger.settle(snapshot.admissions_seen);
+    }
+
+    /// What the decision would be, exploration apart; changes nothing. [`Self::settle`] comes first.
+    #[must_use]
+    pub fn quote(&self, request: &Request, snapshot: &Snapshot) -> Decision {
+        let assessed = self.assess(request, snapshot);
+        Decision {
+            verdict: self.fallback(assessed.verdict),
+            ..assessed
+        }
+    }
+
+    /// Whether a bound fits a budget now.
+    pub(super) fn fits(&self, bound_ms: Result<f64, NoBound>, budget_ms: f64) -> bool {
+        bound_ms.is_ok_and(|u| u <= self.threshold() * budget_ms)
+    }
+
+    /// The share of its budget that a bound must fit into now.
+    pub(super) fn threshold(&self) -> f64 {
+        if self.shedding {
+            self.settings.resume
+        } else {
+            1.0
+        }
+    }
+
+    /// The verdict before exploration and fallbacks.
+    fn assess(&self, request: &Request, snapshot: &Snapshot) -> Decision {
+        let alpha = request.alpha.unwrap_or(self.settings.alpha);
+        let engine = self.ledger.with_unseen(snapshot);
+        let Prediction {
+            features,
+            estimate,
+            bound_ms,
+        } = self.predict(&request.context, &engine, alpha);
+        let verdict = if request.best_effort {
+            Verdict::BestEffort
+        } else if self.settings.mode == Mode::Observe || request.budget_ms == f64::INFINITY {
+            Verdict::Observed
+        } else if self.fits(bound_ms, request.budget_ms) {
+            Verdict::Promised
+        } else if bound_ms.is_ok() {
+            let idle = self.predict(&request.context, &Snapshot::idle(self.idle), alpha);
+            if idle.bound_ms.is_ok_and(|u| u > request.budget_ms) {
+                Verdict::Infeasible
+            } else {
+                Verdict::Overloaded
+            }
+        } else if self.is_armed() {
+            Verdict::Unsupported
+        } else {
+            Verdict::Observed
+        };
+        Decision {
+            verdict,
+            bound_ms,
+            alpha,
+            features,
+            estimate,
+        }
+    }
+
+    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run.
+    fn explores(&mut self) -> bool {
+        let every = self.settings.explore_every;
+        if every == 0 {
+            return false;
+        }
+        let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
+        self.misfits += 1;
+        turn == 0
+    }
+
+    fn fallback(&self, verdict: Verdict) -> Verdict {
+        let fallback = match verdict {
+            Verdict::Infeasible | Verdict::Overloaded => self.settings.misfit,
+            Verdict::Unsupported => self.settings.unsupported,
+            _ => return verdict,
+        };
+        match fallback {
+            Fallback::Refuse => verdict,
+            Fallback::BestEffort => Verdict::BestEffort,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

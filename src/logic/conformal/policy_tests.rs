@@ -1,0 +1,130 @@
+use super::super::calibration::TooFew;
+use super::super::testing::{alpha, controller, engine, request, without_exploring};
+use super::*;
+
+#[test]
+fn promises_what_fits_and_tells_infeasible_from_overloaded() {
+    let mut c = controller(without_exploring());
+    let fits = c.decide(&request(64, 4000.0), &engine(0));
+    assert_eq!(fits.verdict, Verdict::Promised);
+    assert!(fits.bound_ms.unwrap() <= 4000.0);
+    assert_eq!(
+        c.decide(&request(64, 4000.0), &engine(40)).verdict,
+        Verdict::Overloaded
+    );
+    assert_eq!(
+        c.decide(&request(400, 300.0), &engine(40)).verdict,
+        Verdict::Infeasible
+    );
+    assert_eq!(
+        c.decide(&request(400, 300.0), &engine(0)).verdict,
+        Verdict::Infeasible
+    );
+    assert_eq!(
+        c.decide(&request(64, f64::INFINITY), &engine(40)).verdict,
+        Verdict::Observed
+    );
+    let gently = Request {
+        best_effort: true,
+        ..request(400, 300.0)
+    };
+    assert_eq!(c.decide(&gently, &engine(40)).verdict, Verdict::BestEffort);
+}
+
+#[test]
+fn a_state_outside_of_the_calibration_gets_no_promise_by_setting() {
+    let beyond = engine(200);
+    let mut c = controller(without_exploring());
+    let refused = c.decide(&request(64, 1e9), &beyond);
+    assert_eq!(refused.verdict, Verdict::Unsupported);
+    assert!(
+        matches!(refused.bound_ms, Err(NoBound::OutOfSupport(_))),
+        "{refused:?}"
+    );
+    let mut c = controller(Settings {
+        unsupported: Fallback::BestEffort,
+        ..without_exploring()
+    });
+    assert_eq!(
+        c.decide(&request(64, 1e9), &beyond).verdict,
+        Verdict::BestEffort
+    );
+    // A level that the calibration set is too small for.
+    let strict = Request {
+        alpha: Some(alpha(0.0001)),
+        ..request(64, 1e9)
+    };
+    let strict = c.quote(&strict, &engine(0));
+    assert_eq!(
+        strict.bound_ms,
+        Err(NoBound::TooFew(TooFew { needed: 9999 }))
+    );
+}
+
+#[test]
+fn after_a_refusal_a_bound_must_fit_with_room_to_spare_once() {
+    let mut c = controller(without_exploring());
+    let u = c.quote(&request(64, 1e6), &engine(12)).bound_ms.unwrap();
+    let tight = request(64, u * 1.05);
+    assert_eq!(c.decide(&tight, &engine(12)).verdict, Verdict::Promised);
+    assert_eq!(
+        c.decide(&request(64, u * 0.9), &engine(12)).verdict,
+        Verdict::Overloaded
+    );
+    assert_eq!(c.decide(&tight, &engine(12)).verdict, Verdict::Overloaded);
+    assert_eq!(
+        c.decide(&request(64, u * 1.2), &engine(12)).verdict,
+        Verdict::Promised
+    );
+    assert_eq!(c.decide(&tight, &engine(12)).verdict, Verdict::Promised);
+}
+
+#[test]
+fn explores_one_in_so_many_refusals_before_the_other_answers() {
+    let mut c = controller(Settings {
+        explore_every: 10,
+        explore_seed: 3,
+        ..Settings::at(alpha(0.05))
+    });
+    let verdicts: Vec<Verdict> = (0..100)
+        .map(|i| {
+            c.decide(
+                &request(400, if i % 2 == 0 { 300.0 } else { 4000.0 }),
+                &engine(40),
+            )
+            .verdict
+        })
+        .collect();
+    assert_eq!(
+        verdicts.iter().filter(|v| **v == Verdict::Explored).count(),
+        10
+    );
+    assert_eq!(verdicts[7], Verdict::Explored);
+    // What fits costs nothing of the quota.
+    assert!(
+        (0..100).all(|_| c.decide(&request(64, 4000.0), &engine(0)).verdict == Verdict::Promised)
+    );
+}
+
+#[test]
+fn the_ledger_counts_what_the_snapshot_does_not_show_yet() {
+    let mut c = controller(without_exploring());
+    let stale = engine(0);
+    let r = request(200, 4000.0);
+    let mut admitted = 0;
+    while c.decide(&r, &stale).verdict == Verdict::Promised {
+        let d = c.quote(&r, &stale);
+        c.admitted(&r, &d);
+        admitted += 1;
+        assert!(admitted < 60, "a stale queue let everybody in");
+    }
+    assert!(admitted > 0);
+    let seen = Snapshot {
+        admissions_seen: admitted,
+        ..stale
+    };
+    assert_eq!(
+        c.decide(&request(200, 8000.0), &seen).verdict,
+        Verdict::Promised
+    );
+}

@@ -1,0 +1,103 @@
+//! Where the calibration set has been: outside of it the bound is an extrapolation, and promises nothing.
+//!
+//! A feature's range runs between its `DEPTH`-th smallest and `DEPTH`-th largest value, plus a margin, so
+//! that one odd request doesn't open a whole regime. It only grows; idle traffic never reaches a busy state.
+
+use serde::{Deserialize, Serialize};
+
+use super::features::{COUNT, Features, NAMES};
+
+/// How many observations must lie at or beyond an edge.
+const DEPTH: usize = 8;
+
+/// See the module's text. Observing and asking are O(features).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Support {
+    /// The smallest values of each feature, ascending.
+    low: [[f32; DEPTH]; COUNT],
+    /// The largest, negated: ascending too.
+    high: [[f32; DEPTH]; COUNT],
+}
+
+impl Default for Support {
+    fn default() -> Self {
+        let none = [[f32::INFINITY; DEPTH]; COUNT];
+        Self {
+            low: none,
+            high: none,
+        }
+    }
+}
+
+impl<'a> FromIterator<&'a Features> for Support {
+    fn from_iter<I: IntoIterator<Item = &'a Features>>(seen: I) -> Self {
+        let mut this = Self::default();
+        seen.into_iter().for_each(|x| this.observe(x));
+        this
+    }
+}
+
+impl Support {
+    /// Takes an observation into the ranges.
+    pub fn observe(&mut self, x: &Features) {
+        for ((low, high), x) in self.low.iter_mut().zip(&mut self.high).zip(x.0) {
+            keep_smallest(low, x);
+            keep_smallest(high, -x);
+        }
+    }
+
+    /// The first feature that lies outside of its range by more than `margin` × the range's width.
+    #[must_use]
+    pub fn outside(&self, x: &Features, margin: f32) -> Option<&'static str> {
+        let ranges = self.low.iter().zip(&self.high).zip(x.0).zip(NAMES);
+        ranges
+            .map(|((ends, x), name)| {
+                let (low, high) = (ends.0[DEPTH - 1], -ends.1[DEPTH - 1]);
+                let slack = margin * (high - low).max(0.0);
+                (x >= low - slack && x <= high + slack, name)
+            })
+            .find_map(|(inside, name)| (!inside).then_some(name))
+    }
+}
+
+/// Puts `x` into the ascending `kept` if it is smaller than the last, which it pushes out.
+fn keep_smallest(kept: &mut [f32; DEPTH], x: f32) {
+    if x < kept[DEPTH - 1] {
+        let at = kept.partition_point(|k| *k <= x);
+        kept.copy_within(at..DEPTH - 1, at + 1);
+        kept[at] = x;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(waiting: f32) -> Features {
+        let mut x = [1.0; COUNT];
+        x[7] = waiting;
+        Features(x)
+    }
+
+    #[test]
+    fn a_range_needs_several_witnesses_and_has_a_margin() {
+        let mut support: Support = [at(0.0); 100].iter().collect();
+        assert_eq!(support.outside(&at(0.0), 0.1), None);
+        assert_eq!(support.outside(&at(1.0), 0.1), Some("waiting"));
+        for i in 0..DEPTH {
+            assert_eq!(
+                support.outside(&at(10.0), 0.1),
+                Some("waiting"),
+                "after {i}"
+            );
+            support.observe(&at(10.0 + i as f32));
+        }
+        assert_eq!(support.outside(&at(11.0), 0.1), None);
+        assert_eq!(support.outside(&at(11.5), 0.1), Some("waiting"));
+        assert_eq!(support.outside(&at(f32::NAN), 0.1), Some("waiting"));
+        assert_eq!(
+            Support::default().outside(&at(0.0), 0.1),
+            Some("prompt_tokens")
+        );
+    }
+}
