@@ -136,7 +136,7 @@ fn learns_from_live_traffic_and_arms_itself() {
         &[
             ("admission.mode", "conformal"),
             ("admission.learn_completions", "150"),
-            ("admission.explore_every", "0"),
+            ("admission.explore_every", "4"),
         ],
     );
     let serve = |i: usize| {
@@ -148,11 +148,11 @@ fn learns_from_live_traffic_and_arms_itself() {
     assert_eq!(first.header("x-cadenced-verdict"), Some("observed"));
     let mut served = 0;
     d.wait_for("armed", || {
-        for _ in 0..20 {
-            assert_eq!(serve(served).status, 200);
-            served += 1;
-        }
-        d.metric("cadenced_admission_armed") == 1.0
+        let reply = serve(served);
+        let armed = d.metric("cadenced_admission_armed") == 1.0;
+        assert!(reply.status == 200 || armed, "{reply:?}");
+        served += usize::from(reply.status == 200);
+        armed
     });
     assert!(
         served >= 200,
@@ -163,8 +163,12 @@ fn learns_from_live_traffic_and_arms_itself() {
         serve(served).header("x-cadenced-kept") == Some("true")
     });
     d.wait_for("a refusal of what is impossible", || {
-        let reply = d.chat(&hurried("impossible", 20, false, 1)).response();
-        reply.status == 422
+        // Like those that were learnt from in everything but its SLO; and traffic goes on.
+        served += 1;
+        serve(served);
+        let reply = d.chat(&hurried("100", 10, false, 1)).response();
+        let codes = ["slo_infeasible", "slo_overloaded"];
+        reply.status != 200 && codes.contains(&reply.error_code().unwrap_or_default().as_str())
     });
 }
 
