@@ -98,3 +98,12 @@ fn machine_seconds(columns: &[usize]) -> f64 {
         .filter_map(|i| cpu.get(*i)?.parse::<f64>().ok());
     ticks.sum::<f64>() / 100.0
 }
+
+/// CPU seconds of this process, threads that have ended included.
+pub fn process_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The second field is a name in brackets that may hold anything.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = |i: usize| fields.split_whitespace().nth(i)?.parse::<f64>().ok();
+    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+}

@@ -2,6 +2,7 @@
 //! known composition (`probe`), the cost model that explains them, requests on an idle server, the capacity of the
 //! first and of the last rung; and picks from that the rates and the SLO of a ladder (`grid`).
 
+mod counters;
 pub mod grid;
 mod probe;
 
@@ -108,9 +109,11 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let mut provenance = Provenance::begin(&models)?;
 
     let prefill = probe::prefill(&args.serving, last, &size)?;
+    let daemon = args.serving.start(last, &[probe::no_reuse()])?;
+    let decode = probe::decode(&daemon, &size)?;
+    drop(daemon);
     let daemon = args.serving.start(last, &[])?;
     provenance.effective = Some(daemon.effective()?);
-    let decode = probe::decode(&daemon, &size)?;
     let best = best(args, &daemon, size.best)?;
     drop(daemon);
     provenance.canary.sing()?;

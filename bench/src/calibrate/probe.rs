@@ -6,7 +6,6 @@
 //! model's part, and the host's work in between.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -14,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::counters::Counters;
 use crate::client::{self, Moment};
-use crate::daemon::{self, Daemon};
-use crate::prometheus::{Histogram, value};
+use crate::daemon::Daemon;
 use crate::serving::Serving;
 use crate::sse::Reply;
 use crate::stats::Spread;
@@ -94,31 +93,9 @@ pub struct DecodeRow {
     pub timed: Vec<TimedSteps>,
 }
 
-/// What the daemon has counted at a moment.
-struct Counters {
-    model: Histogram,
-    host: Histogram,
-    generated: f64,
-}
-
-impl Counters {
-    fn read(addr: SocketAddr) -> Result<Self> {
-        let get = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        let (_, text) = daemon::request(addr, get)?;
-        let counter = |name: &str| value(&text, name).with_context(|| format!("no {name}"));
-        Ok(Self {
-            model: Histogram::read(&text, "cadenced_step_model_seconds"),
-            host: Histogram::read(&text, "cadenced_step_host_seconds"),
-            generated: counter("cadenced_generated_tokens_total")?,
-        })
-    }
-
-    /// Steps since `earlier`, and what `steps` of them took: a step that only gives memory back takes no time, but
-    /// is counted.
-    fn seconds_since(&self, earlier: &Self, steps: f64) -> f64 {
-        let host = self.host.since(&earlier.host);
-        self.model.since(&earlier.model).sum + steps * host.mean()
-    }
+/// A chat template may begin all prompts alike, and what is timed is to be computed.
+pub fn no_reuse() -> (String, String) {
+    ("prefix.reuse".to_owned(), "off".to_owned())
 }
 
 /// Prefills a prompt, in chunks of each size, on a daemon of its own.
@@ -129,7 +106,7 @@ pub fn prefill(serving: &Serving, rung: &Path, size: &Size) -> Result<Vec<Prefil
     let mut rows = Vec::new();
     for &chunk in size.chunks {
         let budget = ("scheduler.prefill_budget".to_owned(), chunk.to_string());
-        let daemon = serving.start(rung, &[budget])?;
+        let daemon = serving.start(rung, &[budget, no_reuse()])?;
         let mut all = Vec::new();
         for repeat in 0..=size.repeats {
             let row = prefill_once(&daemon, chunk, u64::from(chunk) * 100 + repeat as u64)?;

@@ -1,72 +1,88 @@
 //! `ladder --closed`: the same eight requests at two slots, driven open, all at once, and by two clients that each
 //! wait for their answer. The throughput is the same, since both keep the slots busy; the wait is what a closed loop
-//! can't see.
+//! can't see. Each run has a daemon of its own, so that none finds the prompts of another cached, and the two take
+//! turns in going first.
 
 use anyhow::{Context, Result};
 
 use super::LadderArgs;
+use super::song;
 use crate::all;
-use crate::load::meta::Meta;
 use crate::load::metrics::Summary;
-use crate::load::record::Record;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness;
+use crate::stats::Spread;
 
 const REQUESTS: usize = 8;
 const SLOTS: usize = 2;
+const ROUNDS: usize = 3;
 
 /// # Errors
-/// When the daemon can't be measured.
+/// When the daemon can't be measured, or a run may not be reported.
 pub fn run(args: &LadderArgs) -> Result<()> {
-    let last = args.rungs.last().context("no rung")?;
-    let slots = ("scheduler.max_running".to_owned(), SLOTS.to_string());
-    let daemon = args.serving.start(last, &[slots])?;
-    let folder = args.out.join("contrast");
-    std::fs::create_dir_all(&folder)?;
-    let drive = |closed: Option<usize>| -> Result<(Vec<Record>, Meta)> {
-        let mut run: RunArgs = all::given("run", &["--url", &daemon.url(), "--arrivals", "burst"])?;
-        run.requests = Some(REQUESTS);
-        run.closed = closed;
-        run.mix = args.mix.unwrap_or_default();
-        run.timeout_s = args.timeout_s;
-        run.model_file = args.serving.model_file().map(Into::into);
-        // The medians are what eight requests can tell.
-        run.limits.percentile = 50.0;
-        let measured = run::measure(&run)?;
-        daemon.rest()?;
-        Ok(measured)
-    };
-    // So that neither is the first on a daemon that has just started, and both find the same prefixes cached.
-    drive(Some(SLOTS))?;
-    let keep = |name: &str, (records, meta): (Vec<Record>, Meta)| -> Result<Summary> {
-        run::keep(&folder.join(format!("{name}.parquet")), &records, &meta)?;
-        soundness::refuse(meta.unsound)?;
-        Ok(meta.summary)
-    };
-    let closed = keep("closed", drive(Some(SLOTS))?)?;
-    let open = keep("open", drive(None)?)?;
+    let (mut open, mut closed) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        for turn in 0..2 {
+            if (round + turn) % 2 == 0 {
+                closed.push(one(args, &format!("closed-{round}"), Some(SLOTS))?);
+            } else {
+                open.push(one(args, &format!("open-{round}"), None)?);
+            }
+        }
+    }
     println!("{}", table(&open, &closed));
     Ok(())
 }
 
-fn table(open: &Summary, closed: &Summary) -> String {
-    let row = |name: &str, s: &Summary| {
-        let seconds = |x: Option<f64>| x.map_or_else(|| "none".into(), |x| format!("{x:.2}"));
+fn one(args: &LadderArgs, name: &str, closed: Option<usize>) -> Result<Summary> {
+    let last = args.rungs.last().context("no rung")?;
+    let slots = ("scheduler.max_running".to_owned(), SLOTS.to_string());
+    let daemon = args.serving.start(last, &[slots])?;
+    song::sing(&daemon)?;
+    let mut run: RunArgs = all::given("run", &["--url", &daemon.url(), "--arrivals", "burst"])?;
+    run.requests = Some(REQUESTS);
+    run.closed = closed;
+    run.mix = args.mix.unwrap_or_default();
+    run.timeout_s = args.timeout_s;
+    run.model_file = args.serving.model_file().map(Into::into);
+    // The medians are what eight requests can tell.
+    run.limits.percentile = 50.0;
+    let (records, meta) = run::measure(&run)?;
+    let folder = args.out.join("contrast");
+    std::fs::create_dir_all(&folder)?;
+    run::keep(&folder.join(format!("{name}.parquet")), &records, &meta)?;
+    soundness::refuse(meta.unsound)?;
+    Ok(meta.summary)
+}
+
+fn spread(runs: &[Summary], of: fn(&Summary) -> Option<f64>) -> Spread {
+    Spread::of(&runs.iter().filter_map(of).collect::<Vec<_>>())
+}
+
+fn tokens(runs: &[Summary]) -> Spread {
+    spread(runs, |s| Some(s.output_tokens_per_s))
+}
+
+fn p99(runs: &[Summary]) -> Spread {
+    spread(runs, |s| s.ttft.p99)
+}
+
+fn table(open: &[Summary], closed: &[Summary]) -> String {
+    let row = |name: &str, runs: &[Summary]| {
         format!(
-            "| {name} | {:.1} | {} | {} | {} |",
-            s.output_tokens_per_s,
-            seconds(s.ttft.p50),
-            seconds(s.ttft.p99),
-            s.ttft.n
+            "| {name} | {} | {} | {} | {} |",
+            tokens(runs).show(1),
+            spread(runs, |s| s.ttft.p50).show(2),
+            p99(runs).show(2),
+            runs.first().map_or(0, |s| s.ttft.n)
         )
     };
-    let ratio = |a: Option<f64>, b: Option<f64>| match (a, b) {
-        (Some(a), Some(b)) if b > 0.0 => format!("{:.1}", a / b),
-        _ => "?".into(),
-    };
-    let throughput = open.output_tokens_per_s / closed.output_tokens_per_s;
+    let ratio = |a: Spread, b: Spread| a.median / b.median;
     [
-        format!("The same {REQUESTS} requests at {SLOTS} slots; of so few, p99 is the maximum."),
+        format!(
+            "The same {REQUESTS} requests at {SLOTS} slots, median (min–max) of {} runs; of so few, p99 is the maximum.",
+            open.len()
+        ),
         String::new(),
         "| loop | output tokens/s | TTFT p50, s | TTFT p99, s | n |".into(),
         format!("|{}", " --- |".repeat(5)),
@@ -74,8 +90,10 @@ fn table(open: &Summary, closed: &Summary) -> String {
         row("open, all at once", open),
         String::new(),
         format!(
-            "Open over closed: {throughput:.2} times the throughput, {} times the TTFT at p99.",
-            ratio(open.ttft.p99, closed.ttft.p99)
+            "Open over closed: {:.2} times the throughput, {:.1} times the TTFT at p99, {:.2} s more.",
+            ratio(tokens(open), tokens(closed)),
+            ratio(p99(open), p99(closed)),
+            p99(open).median - p99(closed).median
         ),
     ]
     .join("\n")
@@ -93,13 +111,15 @@ mod tests {
             ttft: Quantiles::of(ttft),
             ..Summary::default()
         };
-        let text = table(&of(50.0, [1.0, 9.0]), &of(50.0, [1.0, 1.5]));
+        let text = table(&[of(50.0, [1.0, 9.0])], &[of(50.0, [1.0, 1.5])]);
         assert!(
-            text.contains("| open, all at once | 50.0 | 1.00 | 9.00 | 2 |"),
+            text.contains(
+                "| open, all at once | 50.0 (50.0–50.0) | 1.00 (1.00–1.00) | 9.00 (9.00–9.00) | 2 |"
+            ),
             "{text}"
         );
         assert!(
-            text.contains("1.00 times the throughput, 6.0 times the TTFT"),
+            text.contains("1.00 times the throughput, 6.0 times the TTFT at p99, 7.50 s more"),
             "{text}"
         );
     }

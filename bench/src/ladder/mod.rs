@@ -38,7 +38,7 @@ pub struct LadderArgs {
         default_value = "bench/results/calibration.json"
     )]
     pub calibration: PathBuf,
-    /// Requests per second.
+    /// Requests per second in the mean; what a seed's few arrivals come to is in each cell's line and summary.
     #[arg(long, value_delimiter = ',')]
     pub rates: Vec<f64>,
     #[arg(long)]

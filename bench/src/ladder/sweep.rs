@@ -177,8 +177,9 @@ fn line(cell: &CellId, s: &Summary, attempt: &Attempt) -> String {
     let goodput = s.slo.map_or(0.0, |slo| slo.goodput_per_s);
     let disturbed = attempt.disturbed.as_ref();
     format!(
-        "{}: {} of {} completed, E2E p50 {} p99 {} s, goodput {goodput:.2}/s, canary {:.1} ms{}{}",
+        "{}: offered {:.2}/s, {} of {} completed, E2E p50 {} p99 {} s, goodput {goodput:.2}/s, canary {:.1} ms{}{}",
         cell.name(),
+        s.offered_per_s,
         s.completed,
         s.measured,
         seconds(s.e2e.p50),

@@ -18,7 +18,7 @@ use super::target::Target;
 use super::trace::Trace;
 use super::validate::KsTest;
 use super::{parquet, print};
-use crate::provenance;
+use crate::{cpu, provenance};
 
 /// Offers load to an OpenAI-compatible server on a schedule that does not care how the server is doing.
 #[derive(Clone, Debug, clap::Args)]
@@ -138,9 +138,9 @@ pub fn measure(args: &RunArgs) -> Result<(Vec<Record>, Meta)> {
         closed_until: args.duration.map(Duration::from_secs_f64),
     };
     let started = provenance::now();
-    let (clock, cpu_s) = (Instant::now(), process_cpu_s());
+    let (clock, cpu_s) = (Instant::now(), cpu::process_seconds());
     let mut records = driver::drive(&target, &plan, &drive)?;
-    let cores = (process_cpu_s() - cpu_s) / clock.elapsed().as_secs_f64();
+    let cores = (cpu::process_seconds() - cpu_s) / clock.elapsed().as_secs_f64();
     server.after = target.get("/stats").unwrap_or(serde_json::Value::Null);
     let window = settle(&mut records, &cell, span);
     let summary = metrics::summarize(&records, window, cell.slo_ms.map(|ms| ms as f64 * 1e-3));
@@ -167,15 +167,6 @@ pub fn measure(args: &RunArgs) -> Result<(Vec<Record>, Meta)> {
         summary,
     };
     Ok((records, meta))
-}
-
-/// CPU seconds of this process, threads that have ended included.
-fn process_cpu_s() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is a name in brackets that may hold anything.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = |i: usize| fields.split_whitespace().nth(i)?.parse::<f64>().ok();
-    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
 }
 
 fn has_admission(rung: &str) -> bool {
