@@ -2,9 +2,15 @@
 //! increasing precedence. Unknown keys are refused, and every message names the key.
 
 mod admission;
+mod sections;
 mod validate;
 
 pub use admission::{AdmissionConfig, AdmissionMode};
+pub use sections::{
+    Auto, AutoOr, Backend, EngineConfig, FlashAttention, KvConfig, KvLayout, KvType,
+    LifecycleConfig, LimitsConfig, LogConfig, LogFormat, ModelConfig, PolicyName, PrefixConfig,
+    ReservationName, Reuse, RunnerConfig, SchedulerConfig, ServerConfig, SloConfig,
+};
 pub use validate::CONFIDENCE;
 
 use std::net::SocketAddr;
@@ -16,9 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::logic::capacity::CapacityLimits;
 use crate::logic::kv::sizing::{Plan, Sizing};
 use crate::logic::kv::{BLOCK_TOKENS, KvPool, Reservation};
-use crate::logic::prefix::EvictionOrder;
 use crate::logic::scheduler::StepLimits;
-use crate::logic::scheduler::policy::{Policy, StepOrder};
+use crate::logic::scheduler::policy::Policy;
 use crate::logic::wait_queue::QueueOrder;
 use crate::model::fake::FakeConfig;
 
@@ -47,222 +52,6 @@ pub struct Config {
     pub engine: EngineConfig,
     pub log: LogConfig,
     pub fake: FakeConfig,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServerConfig {
-    pub listen: SocketAddr,
-    /// HTTP threads; 0 = one for each four cores, at least one.
-    pub workers: usize,
-    pub keep_alive_s: u64,
-    pub request_timeout_s: u64,
-    pub body_bytes_max: usize,
-    pub sse_keep_alive_s: u64,
-}
-
-/// Which model computes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    Llama,
-    Fake,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    pub backend: Backend,
-    pub path: PathBuf,
-    /// The name that clients see; empty = the file's name without its ending.
-    pub name: String,
-    /// A Jinja file that replaces the model's own chat template; empty = the model's own.
-    pub chat_template: PathBuf,
-    pub gpu_layers: u32,
-}
-
-/// `auto`, or a number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum AutoOr {
-    Auto(Auto),
-    Count(u32),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Auto {
-    Auto,
-}
-
-impl AutoOr {
-    /// The number, or what `auto` stands for.
-    #[must_use]
-    pub fn or(self, auto: u32) -> u32 {
-        match self {
-            Self::Auto(_) => auto,
-            Self::Count(n) => n,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FlashAttention {
-    Auto,
-    On,
-    Off,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunnerConfig {
-    pub threads: AutoOr,
-    pub threads_batch: AutoOr,
-    pub n_batch: u32,
-    pub n_ubatch: u32,
-    pub flash_attention: FlashAttention,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KvType {
-    /// The one that measured best here, where the model and the device can; else f16.
-    Auto,
-    F32,
-    F16,
-    Bf16,
-    Q8_0,
-    Q4_0,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KvConfig {
-    pub cells: AutoOr,
-    pub budget_mib: u64,
-    pub utilisation: f64,
-    pub headroom_mib: u64,
-    pub layout: KvLayout,
-    pub type_k: KvType,
-    pub type_v: KvType,
-    pub reservation: ReservationName,
-    pub reserve_growth: bool,
-    pub watermark: f64,
-}
-
-/// How llama.cpp lays the KV of sequences out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KvLayout {
-    Auto,
-    /// One pool of cells, which sequences share.
-    Unified,
-    /// Cells of its own for each sequence.
-    Streams,
-}
-
-impl KvLayout {
-    /// What `auto` stands for: the layout that sharing a prefix costs nothing in.
-    #[must_use]
-    pub fn resolved(self) -> Self {
-        match self {
-            Self::Auto => Self::Unified,
-            explicit => explicit,
-        }
-    }
-}
-
-/// How much memory a request takes when it starts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReservationName {
-    Contiguous,
-    Request,
-    Paged,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PrefixConfig {
-    pub reuse: Reuse,
-    pub eviction: EvictionOrder,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reuse {
-    /// Where the model can.
-    Auto,
-    On,
-    Off,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PolicyName {
-    Fifo,
-    Static,
-    Continuous,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SchedulerConfig {
-    pub policy: PolicyName,
-    pub max_running: u32,
-    pub fill_timeout_ms: u64,
-    pub prefill_budget: u32,
-    pub order: StepOrder,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitsConfig {
-    pub requests: usize,
-    pub request_bytes: usize,
-    pub tokens: u64,
-    pub max_output_tokens: u32,
-    pub default_max_tokens: u32,
-    pub unread_bytes: usize,
-    pub retry_after_s_max: u64,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SloConfig {
-    /// 0 = none.
-    pub e2e_ms: u64,
-    /// 0 = none.
-    pub ttft_ms: u64,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LifecycleConfig {
-    pub drain_grace_ms: u64,
-    pub drain_limit_s: u64,
-    pub step_age_limit_s: u64,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EngineConfig {
-    pub check_invariants: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogConfig {
-    pub filter: String,
-    pub format: LogFormat,
 }
 
 /// What the command line overrides.

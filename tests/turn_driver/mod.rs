@@ -1,7 +1,5 @@
-//! The turn with its wait queue, books and cache, driven by calls: all that the engine decides, and no model.
-//!
-//! It keeps no history and checks nothing itself, so that millions of steps take seconds and what is allocated
-//! is the logic's.
+//! The engine's logic with talking requests, and no model. It keeps no history and checks nothing itself, so that
+//! millions of steps take seconds and what is allocated is the logic's.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,10 +10,11 @@ use cadenced::logic::kv::KvPool;
 use cadenced::logic::prefix::{EvictionOrder, PrefixCache};
 use cadenced::logic::request::{FinishReason, Outcome, RequestSpec};
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
-use cadenced::logic::scheduler::step::{RowResult, StepPlan};
+use cadenced::logic::scheduler::step::RowResult;
 use cadenced::logic::scheduler::{Scheduler, Sequence, StepLimits};
 use cadenced::logic::time::Timestamp;
-use cadenced::logic::turn::{Ask, Payload, Turn};
+use cadenced::logic::turn::engine::Engine;
+use cadenced::logic::turn::{Payload, Turn};
 use cadenced::logic::wait_queue::{QueueOrder, WaitQueue};
 
 /// A request's prompt and reply; it ends by itself after `says` tokens.
@@ -84,26 +83,11 @@ pub fn next_token(context: u64) -> TokenId {
     TokenId((context >> 40) as i32)
 }
 
-/// What was seen to happen.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Seen {
-    pub steps: u64,
-    pub hits: u64,
-    pub deferred: u64,
-    pub preempted: u64,
-    pub evicted: u64,
-    pub starved: u64,
-}
-
 /// See the module's text.
 pub struct Driver {
-    pub queue: WaitQueue<Talk>,
-    pub pool: KvPool,
-    pub tree: PrefixCache,
-    pub turn: Turn<Talk>,
-    pub plan: StepPlan,
+    pub engine: Engine<Talk>,
     pub now: Timestamp,
-    pub seen: Seen,
+    pub steps: u64,
 }
 
 impl Driver {
@@ -112,13 +96,15 @@ impl Driver {
         let order = StepOrder::DecodeFirst;
         let policy = Policy::Continuous { max_running, order };
         Self {
-            queue: WaitQueue::new(QueueOrder::Deadline, usize::MAX),
-            turn: Turn::new(Scheduler::new(policy, limits), caching),
-            tree: PrefixCache::new(EvictionOrder::Lru),
-            plan: StepPlan::default(),
+            engine: Engine::new(
+                Turn::new(Scheduler::new(policy, limits), caching),
+                WaitQueue::new(QueueOrder::Deadline, usize::MAX),
+                pool,
+                PrefixCache::new(EvictionOrder::Lru),
+                false,
+            ),
             now: Timestamp(0),
-            seen: Seen::default(),
-            pool,
+            steps: 0,
         }
     }
 
@@ -131,71 +117,14 @@ impl Driver {
             max_tokens,
             preempted: false,
         };
-        assert!(self.queue.push(spec, talk).is_ok());
+        assert!(self.engine.queue.push(spec, talk).is_ok());
     }
 
-    /// Carries out what the turn has left to be done; `end` hears of each request that ends.
-    pub fn carry_out(&mut self, end: &mut impl FnMut(RequestId, Outcome, Talk)) {
-        let effects = &mut self.turn.effects;
-        for (s, outcome) in effects.ended.drain(..) {
-            end(s.spec.id, outcome, s.payload);
-        }
-        for (spec, talk) in effects.abandoned.drain(..) {
-            end(spec.id, Outcome::Cancelled, talk);
-        }
-        let preempted = std::mem::take(&mut effects.preempted);
-        self.seen.preempted += preempted;
-        self.seen.starved += effects.put_back.len() as u64 - preempted;
-        for (spec, talk) in effects.put_back.drain(..) {
-            self.queue.put_back(spec, talk);
-        }
-        for node in effects.unlock.drain(..) {
-            self.tree.unlock(node).expect("a lock that is known");
-        }
-        for entry in effects.books.drain(..) {
-            let agrees = entry.enter(&mut self.pool);
-            assert!(agrees, "the books disagree with {entry:?}");
-        }
-    }
-
-    /// Up to the sending of a step; false when there is nothing to do.
+    /// Up to the sending of a step; false when there is nothing to do. `end` hears of each request that ends.
     pub fn begin(&mut self, end: &mut impl FnMut(RequestId, Outcome, Talk)) -> bool {
-        let mut ask = self.turn.begin(self.now, 1.0);
-        loop {
-            self.carry_out(end);
-            ask = match ask {
-                Ask::Insert(insertions) => {
-                    let tree = &mut self.tree;
-                    let answers: Vec<_> = insertions.iter().map(|i| i.into_tree(tree)).collect();
-                    self.turn.inserted(&answers)
-                }
-                Ask::Take(rule) => {
-                    let (n, _) = self.queue.ready(rule, self.now);
-                    let taken = (0..n).filter_map(|_| self.queue.pop()).collect();
-                    self.turn.taken(taken)
-                }
-                Ask::Match(queries) => {
-                    let tree = &mut self.tree;
-                    let hits: Vec<_> = queries.iter().map(|q| q.ask(tree)).collect();
-                    self.seen.hits += hits.iter().flatten().count() as u64;
-                    let ask = self.turn.matched(&hits);
-                    self.seen.deferred += self.turn.deferred() as u64;
-                    ask
-                }
-                Ask::Reserve(reserve) => {
-                    let reserved = reserve.from(&mut self.pool);
-                    self.turn.reserved(reserved)
-                }
-                Ask::Evict(want) => {
-                    let given = want.from(&mut self.tree);
-                    self.seen.evicted += given.evicted.len() as u64;
-                    self.turn.evicted(&given)
-                }
-                Ask::Run => break,
-            };
-        }
-        self.turn.plan(&mut self.plan);
-        !self.plan.is_empty()
+        let leaves = |spec: &RequestSpec, outcome, talk| end(spec.id, outcome, talk);
+        self.engine.turn(self.now, 1.0, leaves);
+        !self.engine.plan.is_empty()
     }
 
     /// The step's results.
@@ -208,8 +137,11 @@ impl Driver {
                     .then_some(Outcome::Finished(FinishReason::Stop)),
             }
         };
-        let completed = self.turn.complete(&self.plan, results, deliver);
+        let completed = self
+            .engine
+            .turn
+            .complete(&self.engine.plan, results, deliver);
         completed.expect("the step in flight");
-        self.seen.steps += 1;
+        self.steps += 1;
     }
 }

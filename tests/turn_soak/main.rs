@@ -103,14 +103,14 @@ impl Soak {
         if self.dice.below(2) == 0 {
             return;
         }
-        if let Some((_, talk)) = self.driver.queue.remove(*id) {
+        if let Some((_, talk)) = self.driver.engine.queue.remove(*id) {
             self.waiting += 1;
             self.ends.take(*id, Outcome::Cancelled, &talk);
             return;
         }
-        let deferred = self.driver.turn.deferred();
-        let here = self.driver.turn.cancel(*id);
-        let was_deferred = self.driver.turn.deferred() < deferred;
+        let deferred = self.driver.engine.turn.deferred();
+        let here = self.driver.engine.turn.cancel(*id);
+        let was_deferred = self.driver.engine.turn.deferred() < deferred;
         self.deferred += u64::from(was_deferred);
         self.running += u64::from(here && !was_deferred);
     }
@@ -126,13 +126,13 @@ impl Soak {
             self.leave();
         }
         let driver = &mut self.driver;
-        for op in &driver.plan.ops {
+        for op in &driver.engine.plan.ops {
             self.memory.carry_out(*op);
         }
-        self.memory_only += u64::from(driver.plan.rows.is_empty());
+        self.memory_only += u64::from(driver.engine.plan.rows.is_empty());
         self.results.clear();
-        for row in &driver.plan.rows {
-            let s = &driver.turn.scheduler().running()[row.index];
+        for row in &driver.engine.plan.rows {
+            let s = &driver.engine.turn.scheduler().running()[row.index];
             let (hashes, at) = (&s.payload.hashes, row.work.position() as usize);
             self.memory.assert_holds(row.seq, hashes, at);
             if self.dice.below(2000) == 0 {
@@ -151,12 +151,20 @@ impl Soak {
                 }));
         }
         let prefills = |w: Work| matches!(w, Work::Prefill { .. });
-        let cost = 1000 + 100 * driver.plan.rows.iter().filter(|r| prefills(r.work)).count() as u64;
+        let cost = 1000
+            + 100
+                * driver
+                    .engine
+                    .plan
+                    .rows
+                    .iter()
+                    .filter(|r| prefills(r.work))
+                    .count() as u64;
         driver.finish(&self.results);
         driver.now = Timestamp(driver.now.0 + cost);
-        if driver.seen.steps.is_multiple_of(64) {
-            driver.pool.assert_conserved();
-            driver.tree.assert_invariants();
+        if driver.steps.is_multiple_of(64) {
+            driver.engine.pool.assert_conserved();
+            driver.engine.tree.assert_invariants();
         }
         true
     }
@@ -164,7 +172,7 @@ impl Soak {
     /// Submits requests until there have been `n`, with a rest after every `rest`.
     fn run(&mut self, n: usize, rest: usize) {
         while self.ends.ended.len() < n {
-            if self.driver.queue.len() < 12 && self.dice.below(3) == 0 {
+            if self.driver.engine.queue.len() < 12 && self.dice.below(3) == 0 {
                 for _ in 0..self.dice.below(5) {
                     self.submit();
                 }
@@ -184,13 +192,13 @@ impl Soak {
     fn come_to_rest(&mut self) {
         // Far more steps than what is there can need.
         for _ in 0..100_000 {
-            if !self.step() && self.driver.queue.is_empty() {
+            if !self.step() && self.driver.engine.queue.is_empty() {
                 return self.assert_at_rest();
             }
         }
         panic!(
             "work is left that nothing advances: {} wait",
-            self.driver.queue.len()
+            self.driver.engine.queue.len()
         );
     }
 }
@@ -215,7 +223,7 @@ fn soak(n: usize) {
         let mut soak = Soak::new(pool, memory, 4);
         soak.run(n / 2, 5000);
         soak.assert_nothing_leaked();
-        let (seen, ends) = (soak.driver.seen, &soak.ends);
+        let (seen, ends) = (soak.driver.engine.seen, &soak.ends);
         println!(
             "streams: {streams}: {seen:?}, {} of memory alone; finished {}, cancelled {} (waiting {}, deferred {}, \
              running {}, the rest noticed), failed {}; {} copies on write",
@@ -226,7 +234,7 @@ fn soak(n: usize) {
             soak.deferred,
             soak.running,
             ends.failed,
-            soak.driver.pool.usage().copies,
+            soak.driver.engine.pool.usage().copies,
         );
         let at_all = [
             seen.hits,

@@ -7,30 +7,14 @@ use crate::Soak;
 impl Soak {
     /// All memory is free or cached, and nobody is forgotten.
     pub fn assert_at_rest(&mut self) {
-        let (driver, ends) = (&mut self.driver, &mut self.ends);
-        driver.carry_out(&mut |id, outcome, talk| ends.take(id, outcome, &talk));
         assert!(
             self.ends.ended.iter().rev().take(100).all(|e| *e),
             "one is forgotten"
         );
-        assert_eq!(
-            (
-                driver.turn.deferred(),
-                driver.turn.scheduler().running().len()
-            ),
-            (0, 0)
-        );
-        let (kv, prefixes) = (driver.pool.usage(), driver.tree.usage());
-        assert_eq!(kv.blocks_free + kv.blocks_cached, kv.blocks_total, "{kv:?}");
-        assert_eq!(
-            kv.sequences_free + kv.sequences_cached,
-            kv.sequences_total,
-            "{kv:?}"
-        );
-        assert_eq!(
-            (prefixes.leaves, prefixes.tokens_locked),
-            (kv.sequences_cached, 0)
-        );
+        let engine = &self.driver.engine;
+        let (kv, prefixes) = (engine.pool.usage(), engine.tree.usage());
+        assert!(engine.is_empty(), "{kv:?} {prefixes:?}");
+        assert_eq!(prefixes.leaves, kv.sequences_cached);
         let held = self
             .memory
             .sequences
@@ -49,11 +33,11 @@ impl Soak {
 
     /// Empties the cache: all memory is free then.
     pub fn assert_nothing_leaked(&mut self) {
-        for seq in self.driver.tree.clear() {
+        for seq in self.driver.engine.tree.clear() {
             self.memory.carry_out(MemoryOp::Remove { seq, from: 0 });
-            assert!(self.driver.pool.retire(seq) && self.driver.pool.reusable(seq));
+            assert!(self.driver.engine.pool.retire(seq) && self.driver.engine.pool.reusable(seq));
         }
-        let kv = self.driver.pool.usage();
+        let kv = self.driver.engine.pool.usage();
         assert_eq!(
             (kv.blocks_free, kv.sequences_free, self.memory.used()),
             (kv.blocks_total, kv.sequences_total, 0)

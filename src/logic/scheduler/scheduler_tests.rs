@@ -107,6 +107,7 @@ fn replies_advance_beside_a_long_prefill() {
     for _ in 0..4 {
         w.begin();
         let kinds: Vec<bool> = w
+            .engine
             .plan
             .rows
             .iter()
@@ -138,7 +139,8 @@ fn prefill_first_lets_replies_wait_while_a_prompt_is_incomplete() {
     submit(&mut w, 7, 1, 1, 0);
     w.begin();
     assert!(
-        w.plan
+        w.engine
+            .plan
             .rows
             .iter()
             .all(|r| matches!(r.work, Work::Prefill { .. }))
@@ -158,15 +160,15 @@ fn a_freed_seat_is_taken_in_the_very_next_step() {
         Some(Outcome::Finished(FinishReason::Stop))
     );
     assert_eq!(
-        w.plan.emptied().count(),
+        w.engine.plan.emptied().count(),
         1,
         "the first one's cells go back in this step"
     );
-    assert_eq!(w.plan.rows.len(), 1, "and the second one runs in it");
-    assert_eq!(w.plan.rows[0].request, second);
+    assert_eq!(w.engine.plan.rows.len(), 1, "and the second one runs in it");
+    assert_eq!(w.engine.plan.rows[0].request, second);
     assert_ne!(
-        Some(w.plan.rows[0].seq),
-        w.plan.emptied().next(),
+        Some(w.engine.plan.rows[0].seq),
+        w.engine.plan.emptied().next(),
         "not under an id that is still retiring"
     );
     w.finish(None);
@@ -192,18 +194,18 @@ fn results_of_another_step_change_nothing() {
     let mut w = world(CONTINUOUS, QueueOrder::Arrival);
     submit(&mut w, 2, 5, 5, 0);
     w.begin();
-    let mut stale = w.plan.clone();
+    let mut stale = w.engine.plan.clone();
     stale.id = stale.id.next();
     let results = vec![RowResult::Sampled(TokenId(0)); stale.rows.len()];
     assert_eq!(
-        w.turn.complete(&stale, &results, |_, _| None),
+        w.engine.turn.complete(&stale, &results, |_, _| None),
         Err(StaleStep)
     );
-    assert!(w.turn.scheduler().in_flight());
+    assert!(w.engine.turn.scheduler().in_flight());
     w.finish(None);
-    let plan = w.plan.clone();
+    let plan = w.engine.plan.clone();
     assert_eq!(
-        w.turn.complete(&plan, &results, |_, _| None),
+        w.engine.turn.complete(&plan, &results, |_, _| None),
         Err(StaleStep),
         "twice"
     );
@@ -219,9 +221,9 @@ fn a_cancel_during_a_step_takes_effect_when_it_is_done_and_the_memory_follows() 
     w.finish(None);
     assert!(w.begin(), "a step that only gives memory back");
     assert_eq!(w.ended[&id].0, Outcome::Cancelled);
-    assert!(w.plan.rows.is_empty());
+    assert!(w.engine.plan.rows.is_empty());
     w.finish(None);
-    assert_eq!(w.pool.usage().blocks_free, POOL_BLOCKS);
+    assert_eq!(w.engine.pool.usage().blocks_free, POOL_BLOCKS);
 }
 
 #[test]

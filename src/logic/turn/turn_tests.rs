@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::world::{Seen, World, next_token};
+use super::engine::Seen;
+use super::world::{World, next_token};
 use super::*;
 use crate::logic::kv::{KvPool, Reservation};
 use crate::logic::request::FinishReason;
@@ -37,7 +38,7 @@ fn text(seed: i32, n: usize) -> Vec<i32> {
 }
 
 fn cached(w: &World, id: RequestId) -> Option<u32> {
-    let running = w.turn.scheduler().running();
+    let running = w.engine.turn.scheduler().running();
     running.iter().find(|s| s.spec.id == id)?.payload.cached
 }
 
@@ -68,7 +69,7 @@ fn a_prompt_that_is_wholly_cached_computes_its_last_token() {
     assert_eq!(cached(&w, id), Some(31));
     w.run_dry();
     assert_eq!(
-        w.pool.usage().copies,
+        w.engine.pool.usage().copies,
         1,
         "the last block was shared and partly filled"
     );
@@ -103,6 +104,7 @@ fn a_cold_burst_of_one_prompt_computes_it_once() {
     let mut prefilled = 0;
     while w.begin() {
         prefilled += w
+            .engine
             .plan
             .rows
             .iter()
@@ -121,7 +123,7 @@ fn a_cold_burst_of_one_prompt_computes_it_once() {
         "the others compute what is beyond the whole blocks"
     );
     assert_eq!(w.ended.len(), ids.len());
-    assert!(w.seen.deferred > 0);
+    assert!(w.engine.seen.deferred > 0);
     w.assert_texts();
     w.assert_nothing_leaked();
 }
@@ -137,13 +139,13 @@ fn who_shares_only_the_beginning_joins_when_that_is_computed() {
         w.step();
     }
     assert_eq!(
-        w.turn.scheduler().running().len(),
+        w.engine.turn.scheduler().running().len(),
         1,
         "20 tokens are computed"
     );
     w.step();
     assert_eq!(cached(&w, second), Some(16), "while the first one goes on");
-    assert_eq!(w.turn.scheduler().running().len(), 2);
+    assert_eq!(w.engine.turn.scheduler().running().len(), 2);
     w.run_dry();
     w.assert_texts();
 }
@@ -156,12 +158,12 @@ fn under_pressure_the_one_with_the_most_slack_yields_and_resumes_as_it_was() {
     w.step();
     let urgent = w.submit(&text(2, 16), 40, 40, 100);
     let relaxed = w.submit(&text(3, 16), 40, 40, 1_000_000);
-    while w.seen.preempted == 0 {
+    while w.engine.seen.preempted == 0 {
         assert!(w.step(), "memory runs out");
     }
-    let waits = w.queue.pop().map(|(spec, talk)| {
+    let waits = w.engine.queue.pop().map(|(spec, talk)| {
         let id = spec.id;
-        w.queue.put_back(spec, talk);
+        w.engine.queue.put_back(spec, talk);
         id
     });
     assert_eq!(waits, Some(relaxed), "neither {oldest} nor {urgent}");
@@ -180,7 +182,7 @@ fn with_growth_promised_nobody_ever_yields() {
         w.submit(&text(i, 16), 40, 40, 0);
     }
     w.run_dry();
-    assert_eq!(w.seen.preempted, 0);
+    assert_eq!(w.engine.seen.preempted, 0);
     assert_eq!(w.ended.len(), 6);
     w.assert_texts();
 }
@@ -240,7 +242,7 @@ fn run(
     order: QueueOrder,
     max_running: usize,
     ops: Vec<(u8, i32, usize, u32)>,
-) -> Seen {
+) -> (Seen, u64) {
     let (pool, caching) = pool(which);
     let mut w = World::new(continuous(max_running), order, pool, caching);
     let mut expected = BTreeMap::new();
@@ -274,7 +276,7 @@ fn run(
         }
     }
     w.assert_nothing_leaked();
-    w.seen
+    (w.engine.seen, w.memory_only)
 }
 
 /// Whatever is submitted, cancelled or fails, under whatever pressure: every request ends exactly once with the
@@ -283,33 +285,27 @@ fn run(
 fn texts_are_right_and_nothing_leaks() {
     let ops = prop::collection::vec((0u8..7, 0i32..3, 0usize..36, 1u32..30), 0..25);
     let order = prop_oneof![Just(QueueOrder::Arrival), Just(QueueOrder::Deadline)];
-    let mut reached = Seen::default();
-    let total = std::cell::RefCell::new(&mut reached);
+    let reached = std::cell::Cell::new([0; 6]);
     TestRunner::new(ProptestConfig::with_cases(2000))
         .run(
             &(0usize..5, order, 1usize..4, ops),
             |(which, order, max_running, ops)| {
-                let seen = run(which, order, max_running, ops);
-                let mut total = total.borrow_mut();
-                total.hits += seen.hits;
-                total.deferred += seen.deferred;
-                total.preempted += seen.preempted;
-                total.evicted += seen.evicted;
-                total.starved += seen.starved;
-                total.memory_only += seen.memory_only;
+                let (seen, memory_only) = run(which, order, max_running, ops);
+                let Seen {
+                    hits,
+                    deferred,
+                    preempted,
+                    evicted,
+                    starved,
+                } = seen;
+                let more = [hits, deferred, preempted, evicted, starved, memory_only];
+                let so_far = reached.get();
+                reached.set(std::array::from_fn(|i| so_far[i] + more[i]));
                 Ok(())
             },
         )
         .unwrap();
-    println!("{reached:?}");
-    let Seen {
-        hits,
-        deferred,
-        preempted,
-        evicted,
-        starved,
-        memory_only,
-    } = reached;
-    let all = [hits, deferred, preempted, evicted, starved, memory_only];
-    assert!(all.iter().all(|n| *n > 0), "{reached:?}");
+    let reached = reached.get();
+    println!("hits, deferred, preempted, evicted, starved, memory only: {reached:?}");
+    assert!(reached.iter().all(|n| *n > 0), "{reached:?}");
 }

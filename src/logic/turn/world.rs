@@ -9,12 +9,12 @@ use crate::ids::{RequestId, SeqId, TokenId};
 use crate::logic::kv::KvPool;
 use crate::logic::prefix::{EvictionOrder, PrefixCache};
 use crate::logic::request::{FinishReason, Outcome, RequestSpec};
-use crate::logic::scheduler::invariants::assert_plan;
 use crate::logic::scheduler::policy::Policy;
-use crate::logic::scheduler::step::{MemoryOp, RowResult, StepPlan, Work};
+use crate::logic::scheduler::step::{MemoryOp, RowResult, Work};
 use crate::logic::scheduler::{Scheduler, Sequence, StepLimits};
 use crate::logic::time::Timestamp;
-use crate::logic::turn::{Ask, Payload, Turn};
+use crate::logic::turn::engine::Engine;
+use crate::logic::turn::{Payload, Turn};
 use crate::logic::wait_queue::{QueueOrder, WaitQueue};
 
 /// A request's prompt and reply; it ends by itself after `says` tokens.
@@ -59,23 +59,8 @@ pub fn next_token(context: &[TokenId]) -> TokenId {
     TokenId((context.iter().fold(7, mix) >> 40) as i32)
 }
 
-/// What was seen to happen.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Seen {
-    pub hits: u64,
-    pub deferred: u64,
-    pub preempted: u64,
-    pub evicted: u64,
-    pub starved: u64,
-    pub memory_only: u64,
-}
-
 pub struct World {
-    pub queue: WaitQueue<Talk>,
-    pub pool: KvPool,
-    pub tree: PrefixCache,
-    pub turn: Turn<Talk>,
-    pub plan: StepPlan,
+    pub engine: Engine<Talk>,
     pub now: Timestamp,
     next_id: u64,
     /// How each request ended, and what it said; its absence means that it has not.
@@ -83,7 +68,8 @@ pub struct World {
     pub prompts: BTreeMap<RequestId, Arc<[TokenId]>>,
     pub started: Vec<RequestId>,
     pub steps: u32,
-    pub seen: Seen,
+    /// Steps that only gave memory back.
+    pub memory_only: u64,
     /// The cells of each sequence, and what is in each cell.
     cells: BTreeMap<SeqId, Vec<usize>>,
     contents: Vec<TokenId>,
@@ -96,30 +82,32 @@ impl World {
         let usage = pool.usage();
         let shared = pool.sequence_tokens_max() == usage.blocks_total * 16;
         Self {
-            queue: WaitQueue::new(order, 100),
-            turn: Turn::new(
-                Scheduler::new(
-                    policy,
-                    StepLimits {
-                        prefill_budget: 5,
-                        n_batch: 9,
-                    },
+            engine: Engine::new(
+                Turn::new(
+                    Scheduler::new(
+                        policy,
+                        StepLimits {
+                            prefill_budget: 5,
+                            n_batch: 9,
+                        },
+                    ),
+                    caching,
                 ),
-                caching,
+                WaitQueue::new(order, 100),
+                pool,
+                PrefixCache::new(EvictionOrder::Lru),
+                true,
             ),
-            tree: PrefixCache::new(EvictionOrder::Lru),
-            plan: StepPlan::default(),
             now: Timestamp(0),
             next_id: 0,
             ended: BTreeMap::new(),
             prompts: BTreeMap::new(),
             started: Vec::new(),
             steps: 0,
-            seen: Seen::default(),
+            memory_only: 0,
             cells: BTreeMap::new(),
             contents: Vec::new(),
             cells_total: shared.then_some(usage.blocks_total as usize * 16),
-            pool,
         }
     }
 
@@ -149,15 +137,15 @@ impl World {
             abandoned: false,
             cached: None,
         };
-        assert!(self.queue.push(spec, talk).is_ok());
+        assert!(self.engine.queue.push(spec, talk).is_ok());
         id
     }
 
     pub fn cancel(&mut self, id: RequestId) {
-        if let Some((_, talk)) = self.queue.remove(id) {
+        if let Some((_, talk)) = self.engine.queue.remove(id) {
             self.end(id, Outcome::Cancelled, talk.generated);
         } else {
-            self.turn.cancel(id);
+            self.engine.turn.cancel(id);
         }
     }
 
@@ -166,73 +154,23 @@ impl World {
         assert_eq!(before, None, "{id} ended twice");
     }
 
-    fn carry_out(&mut self) {
-        let effects = std::mem::take(&mut self.turn.effects);
-        for (s, outcome) in effects.ended {
-            self.end(s.spec.id, outcome, s.payload.generated);
-        }
-        for (spec, talk) in effects.abandoned {
-            self.end(spec.id, Outcome::Cancelled, talk.generated);
-        }
-        self.seen.preempted += effects.preempted;
-        self.seen.starved += effects.put_back.len() as u64 - effects.preempted;
-        for (spec, talk) in effects.put_back {
-            self.queue.put_back(spec, talk);
-        }
-        for node in effects.unlock {
-            self.tree.unlock(node).expect("a lock outlived its node");
-        }
-        for entry in effects.books {
-            assert!(
-                entry.enter(&mut self.pool),
-                "the books disagree with {entry:?}"
-            );
-        }
-        self.pool.assert_conserved();
-        self.tree.assert_invariants();
-    }
-
     /// Up to the sending of a step; false when there is nothing to do.
     pub fn begin(&mut self) -> bool {
-        let mut ask = self.turn.begin(self.now, 1.0);
-        loop {
-            self.carry_out();
-            ask = match ask {
-                Ask::Insert(insertions) => {
-                    let tree = &mut self.tree;
-                    let answers: Vec<_> = insertions.iter().map(|i| i.into_tree(tree)).collect();
-                    self.turn.inserted(&answers)
-                }
-                Ask::Take(rule) => {
-                    let (n, _) = self.queue.ready(rule, self.now);
-                    let taken: Vec<_> = (0..n).filter_map(|_| self.queue.pop()).collect();
-                    self.started.extend(taken.iter().map(|(s, _)| s.id));
-                    self.turn.taken(taken)
-                }
-                Ask::Match(queries) => {
-                    let tree = &mut self.tree;
-                    let hits: Vec<_> = queries.iter().map(|q| q.ask(tree)).collect();
-                    self.seen.hits += hits.iter().flatten().count() as u64;
-                    let ask = self.turn.matched(&hits);
-                    self.seen.deferred += self.turn.deferred() as u64;
-                    ask
-                }
-                Ask::Reserve(reserve) => {
-                    let reserved = reserve.from(&mut self.pool);
-                    self.turn.reserved(reserved)
-                }
-                Ask::Evict(want) => {
-                    let given = want.from(&mut self.tree);
-                    self.seen.evicted += given.evicted.len() as u64;
-                    self.turn.evicted(&given)
-                }
-                Ask::Run => break,
-            };
+        let mut ended = Vec::new();
+        self.engine.turn(self.now, 1.0, |spec, outcome, talk| {
+            ended.push((spec.id, outcome, talk.generated));
+        });
+        for (id, outcome, said) in ended {
+            self.end(id, outcome, said);
         }
-        self.turn.plan(&mut self.plan);
-        assert_plan(self.turn.scheduler(), &self.plan);
-        self.seen.memory_only += u64::from(self.plan.rows.is_empty() && !self.plan.ops.is_empty());
-        !self.plan.is_empty()
+        for s in self.engine.turn.scheduler().running() {
+            if !self.started.contains(&s.spec.id) {
+                self.started.push(s.spec.id);
+            }
+        }
+        let plan = &self.engine.plan;
+        self.memory_only += u64::from(plan.rows.is_empty() && !plan.ops.is_empty());
+        !plan.is_empty()
     }
 
     fn write(&mut self, seq: SeqId, token: TokenId) {
@@ -250,7 +188,7 @@ impl World {
 
     /// Carries the step's operations on memory out.
     fn remember(&mut self) {
-        for op in self.plan.ops.clone() {
+        for op in self.engine.plan.ops.clone() {
             match op {
                 MemoryOp::Copy { from, to, tokens } => {
                     let cells = self.cells[&from][..tokens as usize].to_vec();
@@ -280,8 +218,8 @@ impl World {
     pub fn finish(&mut self, fails: Option<usize>) {
         self.remember();
         let mut results = Vec::new();
-        for (i, row) in self.plan.rows.clone().into_iter().enumerate() {
-            let running = &self.turn.scheduler().running()[row.index];
+        for (i, row) in self.engine.plan.rows.clone().into_iter().enumerate() {
+            let running = &self.engine.turn.scheduler().running()[row.index];
             let (context, prompt_tokens) = (running.payload.context(), running.spec.prompt_tokens);
             let at = row.work.position() as usize;
             assert_eq!(self.read(row.seq), context[..at], "{}'s cells", row.request);
@@ -309,7 +247,10 @@ impl World {
             s.payload.generated.push(token);
             (s.num_generated >= s.payload.says).then_some(Outcome::Finished(FinishReason::Stop))
         };
-        self.turn.complete(&self.plan, &results, deliver).unwrap();
+        self.engine
+            .turn
+            .complete(&self.engine.plan, &results, deliver)
+            .unwrap();
         self.steps += 1;
         self.now = self.now + Duration::from_micros(1);
     }
@@ -325,16 +266,15 @@ impl World {
     pub fn run_dry(&mut self) {
         // Far more steps than all requests together could need one after another.
         for _ in 0..20_000 {
-            if !self.step() && self.queue.is_empty() {
-                self.carry_out();
-                assert_eq!(self.turn.deferred(), 0, "nobody is forgotten");
+            if !self.step() && self.engine.queue.is_empty() {
+                assert_eq!(self.engine.turn.deferred(), 0, "nobody is forgotten");
                 return;
             }
             self.now = self.now + Duration::from_micros(1);
         }
         panic!(
             "work is left that nothing advances: {} wait",
-            self.queue.len()
+            self.engine.queue.len()
         );
     }
 
@@ -351,20 +291,14 @@ impl World {
 
     /// All memory is free or cached, and clearing the cache frees the rest.
     pub fn assert_nothing_leaked(&mut self) {
-        let usage = self.pool.usage();
-        assert_eq!(usage.blocks_free + usage.blocks_cached, usage.blocks_total);
-        assert_eq!(
-            usage.sequences_free + usage.sequences_cached,
-            usage.sequences_total
-        );
-        let prefixes = self.tree.usage();
-        assert_eq!(prefixes.leaves, usage.sequences_cached);
-        assert_eq!(prefixes.tokens_locked, 0);
-        for seq in self.tree.clear() {
-            assert!(self.pool.retire(seq));
-            assert!(self.pool.reusable(seq));
+        assert!(self.engine.is_empty());
+        let leaves = self.engine.tree.usage().leaves;
+        assert_eq!(leaves, self.engine.pool.usage().sequences_cached);
+        for seq in self.engine.tree.clear() {
+            assert!(self.engine.pool.retire(seq));
+            assert!(self.engine.pool.reusable(seq));
         }
-        let usage = self.pool.usage();
+        let usage = self.engine.pool.usage();
         assert_eq!(
             (usage.blocks_free, usage.sequences_free),
             (usage.blocks_total, usage.sequences_total)

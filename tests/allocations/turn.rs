@@ -1,44 +1,13 @@
 //! A decode step allocates nothing in the logic: not to decide, not in the memory's books.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use cadenced::ids::TokenId;
 use cadenced::logic::kv::{KvPool, Reservation};
 use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::step::{RowResult, Work};
 use cadenced::logic::time::Timestamp;
-use turn_driver::{Driver, Talk};
 
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod turn_driver;
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: as above.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::counting::allocations;
+use crate::turn_driver::{Driver, Talk};
 
 const BATCH: u64 = 24;
 const TOTAL: u32 = 1000;
@@ -49,16 +18,22 @@ fn step(d: &mut Driver, results: &mut Vec<RowResult>) -> bool {
         return false;
     }
     results.clear();
-    results.extend(d.plan.rows.iter().map(|row| match row.work.samples() {
-        Some(index) => RowResult::Sampled(TokenId(index as i32)),
-        None => RowResult::Advanced,
-    }));
+    results.extend(
+        d.engine
+            .plan
+            .rows
+            .iter()
+            .map(|row| match row.work.samples() {
+                Some(index) => RowResult::Sampled(TokenId(index as i32)),
+                None => RowResult::Advanced,
+            }),
+    );
     d.finish(results);
     true
 }
 
 /// Counts what `steps` steps of a batch allocate that has decoded for a while.
-fn allocations(seats: usize, caching: bool, steps: u32) -> u64 {
+fn allocated(seats: usize, caching: bool, steps: u32) -> u64 {
     let reservation = Reservation::Paged {
         reserve_growth: true,
         watermark_blocks: 8,
@@ -83,36 +58,40 @@ fn allocations(seats: usize, caching: bool, steps: u32) -> u64 {
     let mut results = Vec::new();
     // Beyond 32 blocks, so that no table grows between 33 and 64.
     let warm = |d: &Driver| {
-        let running = d.turn.scheduler().running();
+        let running = d.engine.turn.scheduler().running();
         running.len() == BATCH as usize && running.iter().all(|s| s.num_computed > 33 * 16)
     };
     while !warm(&d) {
         assert!(step(&mut d, &mut results));
     }
-    let free = d.pool.usage().blocks_free;
-    let before = ALLOCATIONS.load(Relaxed);
+    let free = d.engine.pool.usage().blocks_free;
+    let before = allocations();
     for _ in 0..steps {
         assert!(step(&mut d, &mut results));
         let decodes = |w: Work| matches!(w, Work::Decode { .. });
         assert_eq!(
-            d.plan.rows.iter().filter(|r| decodes(r.work)).count() as u64,
+            d.engine
+                .plan
+                .rows
+                .iter()
+                .filter(|r| decodes(r.work))
+                .count() as u64,
             BATCH
         );
     }
-    let allocated = ALLOCATIONS.load(Relaxed) - before;
+    let allocated = allocations() - before;
     assert_eq!(
-        free - d.pool.usage().blocks_free,
+        free - d.engine.pool.usage().blocks_free,
         BATCH as u32 * steps / 16,
         "every reply has grown"
     );
     allocated
 }
 
-// The only test of this file: another one's thread would be counted, too.
 #[test]
 fn a_steady_decode_step_allocates_nothing() {
     for (seats, caching) in [(24, true), (24, false), (32, true)] {
-        let allocated = allocations(seats, caching, 320);
+        let allocated = allocated(seats, caching, 320);
         assert_eq!(allocated, 0, "{seats} seats, caching: {caching}");
     }
 }

@@ -1,0 +1,158 @@
+//! Memory for those that run and for newcomers: out of the pool, out of the cache, or from who can best wait.
+
+use super::{After, Ask, BookEntry, Candidate, Evict, Given, Payload, Reserve, Reserved, Turn};
+use crate::logic::kv::{Demand, SharedPrefix, Shortfall};
+use crate::logic::request::Outcome;
+use crate::logic::scheduler::Start;
+use crate::logic::scheduler::step::MemoryOp;
+
+impl<P: Payload> Turn<P> {
+    pub(super) fn reserve(&mut self) -> Ask {
+        self.scheduler.growth(&mut self.growth);
+        let demand = |c: &Candidate<P>| Demand {
+            prefix: c.hit.map(|h| SharedPrefix {
+                seq: h.seq,
+                tokens: h.tokens,
+            }),
+            prompt_tokens: c.spec.prompt_tokens + c.payload.generated(),
+            total_max: c.spec.cells_max(),
+        };
+        let demands: Vec<Demand> = self.candidates.iter().map(demand).collect();
+        if self.growth.is_empty() && demands.is_empty() {
+            return Ask::Run;
+        }
+        let growth = std::mem::take(&mut self.growth);
+        Ask::Reserve(Reserve { growth, demands })
+    }
+
+    /// The books' answer.
+    pub fn reserved(&mut self, answer: Reserved) -> Ask {
+        for &growth in &answer.growth[..answer.grown] {
+            self.scheduler.grown(growth);
+        }
+        self.growth = answer.growth;
+        if let Some(short) = answer.growth_short {
+            // Nobody joins while those who run can't go on.
+            self.give_up();
+            return if self.caching {
+                self.evict(short)
+            } else {
+                self.preempt()
+            };
+        }
+        let rest = self.candidates.split_off(answer.leases.len());
+        for (mut c, lease) in std::mem::replace(&mut self.candidates, rest)
+            .into_iter()
+            .zip(&answer.leases)
+        {
+            if let Some(hit) = c.hit {
+                self.scheduler.push_op(MemoryOp::Copy {
+                    from: hit.seq,
+                    to: lease.seq,
+                    tokens: hit.tokens,
+                });
+            }
+            let start = Start {
+                lease: *lease,
+                cached: c.cached(),
+                lock: c.hit.map(|h| h.node),
+                generated: c.payload.generated(),
+            };
+            if self.caching && c.payload.cacheable() && !c.spec.preempted {
+                self.effects.lookup_tokens += u64::from(c.spec.prompt_tokens);
+                self.effects.hit_tokens += u64::from(start.cached);
+            }
+            c.payload.started(start.cached);
+            let (id, abandoned) = (c.spec.id, c.payload.is_abandoned());
+            self.scheduler.admit(c.spec, start, c.payload);
+            if abandoned {
+                // Its client left while this turn was under way.
+                self.scheduler.end(id, Outcome::Cancelled);
+            }
+        }
+        match answer.short {
+            None => Ask::Run,
+            Some(short) if self.caching && !self.evicted => {
+                self.evicted = true;
+                self.evict(short)
+            }
+            Some(_) => self.give_up_some(),
+        }
+    }
+
+    /// Newcomers find no memory and nothing more can be had. While others run that is a matter of time; if
+    /// nothing runs, what the newcomers themselves have locked is in the way.
+    fn give_up_some(&mut self) -> Ask {
+        if self.scheduler.running().is_empty() {
+            let mut rest = self.candidates.split_off(1.min(self.candidates.len()));
+            if !rest.is_empty() {
+                std::mem::swap(&mut self.candidates, &mut rest);
+                self.give_up();
+                self.candidates = rest;
+                return self.reserve();
+            }
+            if let Some(hit) = self.candidates.first_mut().and_then(|c| c.hit.take()) {
+                self.effects.unlock.push(hit.node);
+                self.evicted = false;
+                return self.reserve();
+            }
+        }
+        self.give_up();
+        Ask::Run
+    }
+
+    /// Candidates that find no memory go back to where they came from.
+    fn give_up(&mut self) {
+        self.starved |= !self.candidates.is_empty();
+        for c in self.candidates.drain(..) {
+            self.effects.unlock.extend(c.hit.map(|h| h.node));
+            self.effects.put_back.push((c.spec, c.payload));
+        }
+    }
+
+    fn evict(&self, short: Shortfall) -> Ask {
+        let hits = self.candidates.iter().filter_map(|c| c.hit);
+        Ask::Evict(Evict {
+            blocks: short.blocks,
+            sequences: short.sequences,
+            held: hits.map(|h| h.node).collect(),
+        })
+    }
+
+    /// The cache's answer: what it gave up.
+    pub fn evicted(&mut self, given: &Given) -> Ask {
+        let hits = self.candidates.iter_mut().filter_map(|c| c.hit.as_mut());
+        for (hit, seq) in hits.zip(&given.held) {
+            hit.seq = *seq;
+        }
+        for e in &given.evicted {
+            if e.keep_tokens == 0 {
+                self.give_back(e.seq);
+            } else {
+                let (seq, from) = (e.seq, e.keep_tokens);
+                self.scheduler.push_op(MemoryOp::Remove { seq, from });
+                let tokens = from;
+                self.effects.books.push(BookEntry::Truncate { seq, tokens });
+            }
+        }
+        if !given.evicted.is_empty() {
+            self.reserve()
+        } else if self.candidates.is_empty() {
+            self.preempt()
+        } else {
+            self.give_up_some()
+        }
+    }
+
+    /// Takes the memory of the running request that can best wait.
+    fn preempt(&mut self) -> Ask {
+        let Some(s) = self.scheduler.preempt(self.now, self.token_time_us) else {
+            debug_assert!(false, "the oldest request fits the pool by itself");
+            return Ask::Run;
+        };
+        self.depart(&s);
+        self.effects.preempted += 1;
+        self.effects.put_back.push((s.spec, s.payload));
+        self.insert(After::Reserve)
+    }
+}
