@@ -163,10 +163,9 @@ impl ServeError {
     /// Whole seconds for the `Retry-After` header: some on every 503, none on anything else.
     pub fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::Unpromised(refusal) if !is_infeasible(refusal) => {
-                let seconds = u64::from(refusal.retry_after_s);
-                Some(seconds.clamp(RETRY_AFTER_S.0, RETRY_AFTER_S.1))
-            }
+            Self::Unpromised(refusal) => refusal
+                .retry_after_s
+                .map(|s| u64::from(s).clamp(RETRY_AFTER_S.0, RETRY_AFTER_S.1)),
             Self::Overloaded { retry_after, .. }
             | Self::Draining { retry_after }
             | Self::NotReady { retry_after } => {

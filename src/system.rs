@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::ids::RequestId;
 use crate::job::Job;
-use crate::logic::admission::{CapacityOnly, RetryAfter};
+use crate::logic::admission::{CapacityCap, RetryAfter};
 use crate::logic::prefix::PrefixCache as PrefixTree;
 use crate::logic::scheduler::Scheduler as SchedulerLogic;
 use crate::logic::turn::Turn;
@@ -229,7 +229,7 @@ pub async fn start<E: Send + 'static>(
     signs.push((
         "admission",
         admission.run(&control_arbiter, move || Admission {
-            capacity: Box::new(CapacityOnly { retry }),
+            capacity: CapacityCap { retry },
             promises,
             queue: to_queue,
             prefixes: prefix_index,

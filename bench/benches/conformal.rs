@@ -11,8 +11,8 @@ use cadenced::logic::conformal::features::extract;
 use cadenced::logic::conformal::online::CalibratorConfig;
 use cadenced::logic::conformal::policy::{Request, Settings};
 use cadenced::logic::conformal::predictor::{Latency, PredictorKind, Row};
-use cadenced::logic::conformal::rng::SplitMix64;
 use cadenced::logic::conformal::snapshot::{AdmitContext, LaneLoad, Pace, Snapshot};
+use cadenced::logic::rng::SplitMix64;
 use criterion::{Criterion, criterion_group, criterion_main};
 
 const IDLE: Pace = Pace {
@@ -122,7 +122,8 @@ fn decision(c: &mut Criterion) {
     group.bench_function("counter_offer_and_retry", |b| {
         b.iter(|| {
             let (request, snapshot) = &arrivals[7];
-            let offer = controller.counter_offer(request, snapshot);
+            let refused = controller.quote(request, snapshot);
+            let offer = controller.counter_offer(request, snapshot, &refused);
             black_box((offer, controller.retry_after_s(request, snapshot)))
         });
     });

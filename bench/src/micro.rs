@@ -10,13 +10,16 @@ use serde_json::Value;
 
 use crate::provenance::Provenance;
 
+/// Of bench/benches; other targets are no criterion benchmarks.
+const BENCHES: [&str; 4] = ["conformal", "hot_paths", "kv", "prefix"];
+
 #[derive(Args)]
 pub struct MicroArgs {
-    /// Take in what `cargo bench` has already written.
-    #[arg(long)]
-    no_run: bool,
     #[arg(long, default_value = "bench/results/micro.json")]
     out: PathBuf,
+    /// Seconds that each benchmark is measured for.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
 }
 
 /// One benchmark; nanoseconds.
@@ -35,15 +38,20 @@ pub fn run(args: &MicroArgs) -> Result<()> {
     let target = std::env::current_exe()?;
     let target = target.ancestors().nth(2).context("no target folder")?;
     let criterion = target.join("criterion");
-    if !args.no_run {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo)
-            .args(["bench", "--workspace", "--locked", "--benches", "--quiet"])
-            .env("CARGO_TARGET_DIR", target)
-            .status()
-            .context("cargo bench")?;
-        ensure!(status.success(), "cargo bench: {status}");
+    // What is there may be of benchmarks that are no more.
+    if criterion.exists() {
+        std::fs::remove_dir_all(&criterion)?;
     }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["bench", "--workspace", "--locked", "--quiet"])
+        .args(BENCHES.iter().flat_map(|name| ["--bench", name]))
+        .args(["--", "--noplot", "--warm-up-time", "0.5"])
+        .args(["--measurement-time", &args.seconds.to_string()])
+        .env("CARGO_TARGET_DIR", target)
+        .status()
+        .context("cargo bench")?;
+    ensure!(status.success(), "cargo bench: {status}");
     let mut findings = Vec::new();
     collect(&criterion, &mut findings)?;
     ensure!(

@@ -6,35 +6,33 @@
 //! whole blocks that any earlier one began with, all but the last token.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cadenced::config::{Config, Flags};
+use cadenced::logic::kv::BLOCK_TOKENS;
 use cadenced::model::PromptEncoder;
 use cadenced::model::llama::LoadedModel;
 use clap::Args;
 use serde::Serialize;
 
-use crate::daemon::{self, Daemon};
 use crate::effective::Mismatch;
 use crate::load::driver::{self, Drive, Due, Loop};
 use crate::load::mix::{Mix, Workload};
 use crate::load::prompts::{Prompts, Style};
 use crate::load::target::Target;
 use crate::provenance::Provenance;
+use crate::serving::Serving;
 use crate::stats::Spread;
 
-const BLOCK: usize = 16;
-const MAX_RUNNING: usize = 16;
+const RUNG: &str = "config/rung4-cache.toml";
+const BLOCK: usize = BLOCK_TOKENS as usize;
 
 #[derive(Args)]
 pub struct ReuseArgs {
-    #[arg(long, default_value = "models/smollm2-135m-instruct-q4_0.gguf")]
-    model: PathBuf,
-    /// The daemon's binary; by default the one beside this program.
-    #[arg(long)]
-    daemon: Option<PathBuf>,
+    #[command(flatten)]
+    serving: Serving,
     #[arg(long, default_value_t = 80)]
     requests: usize,
     /// Longest answer: what follows the first token is not what is measured.
@@ -42,9 +40,6 @@ pub struct ReuseArgs {
     answer: u32,
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// A setting of the daemon's beside those of rung 4, as section.key=value.
-    #[arg(long = "set", value_parser = crate::raw::setting)]
-    settings: Vec<(String, String)>,
     #[arg(long, default_value = "bench/results/reuse.json")]
     out: PathBuf,
 }
@@ -69,7 +64,7 @@ struct Outcome {
 }
 
 pub fn run(args: &ReuseArgs) -> Result<()> {
-    let mut provenance = Provenance::begin(&[&args.model])?;
+    let mut provenance = Provenance::begin(&[&args.serving.model])?;
     let asks = Workload::new(Mix::Standard, args.seed, &[]).map(|mut ask| {
         ask.max_tokens = ask.max_tokens.min(args.answer);
         ask
@@ -83,22 +78,19 @@ pub fn run(args: &ReuseArgs) -> Result<()> {
         })
         .collect();
     let prompts = tokens(args, &plan)?;
-    let mut settings = vec![
-        ("kv.reservation".to_owned(), "paged".to_owned()),
-        ("prefix.reuse".to_owned(), "on".to_owned()),
-        ("scheduler.max_running".to_owned(), MAX_RUNNING.to_string()),
-    ];
-    settings.extend(args.settings.iter().cloned());
-    let model = args.model.to_str().context("the path is not UTF-8")?;
-    let binary = daemon::binary(args.daemon.as_deref())?;
-    let daemon = Daemon::start(&binary, &["--model", model], &settings)?;
+    let daemon = args.serving.start(Path::new(RUNG), &[])?;
     provenance.effective = Some(daemon.effective()?);
     let stats = daemon.stats()?;
     let number = |path: &str| stats.pointer(path).and_then(serde_json::Value::as_u64);
     let blocks = number("/kv/blocks_total").context("kv.blocks_total")?;
     let ceiling = Ceiling::of(&prompts);
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) as u64;
-    let batch = (longest + u64::from(args.answer)) * MAX_RUNNING as u64;
+    let seats = args
+        .serving
+        .config(Path::new(RUNG), &[])?
+        .policy()
+        .max_running();
+    let batch = (longest + u64::from(args.answer)) * seats as u64;
     let (pool, working_set) = (blocks * BLOCK as u64, ceiling.shared_tokens + batch);
     ensure!(
         working_set <= pool,
@@ -107,7 +99,7 @@ pub fn run(args: &ReuseArgs) -> Result<()> {
              rate would be the pool's size"
         ))
     );
-    let target = Target::parse(&format!("http://{}", daemon.addr), None)?;
+    let target = Target::parse(&daemon.url(), None)?;
     let drive = Drive {
         mode: Loop::Closed(1),
         timeout: Duration::from_secs(120),
@@ -170,7 +162,7 @@ pub fn run(args: &ReuseArgs) -> Result<()> {
 /// The prompts as the daemon will tokenize them.
 fn tokens(args: &ReuseArgs, plan: &[Due]) -> Result<Vec<Vec<i32>>> {
     let flags = Flags {
-        model: Some(args.model.clone()),
+        model: Some(args.serving.model.clone()),
         ..Flags::default()
     };
     let encoder = LoadedModel::load(&Config::load(None, [], &flags)?.model)?;

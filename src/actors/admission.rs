@@ -16,7 +16,7 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient};
 use crate::clock::Clock;
 use crate::ids::TokenId;
 use crate::job::{Admitted, Job, Wish};
-use crate::logic::admission::{self, AdmissionPolicy};
+use crate::logic::admission::{self, CapacityCap};
 use crate::logic::capacity::CapacityExceeded;
 use crate::logic::conformal::boosting::BoostParams;
 use crate::logic::conformal::controller::Controller;
@@ -45,7 +45,7 @@ pub struct Promises {
 
 /// See the module's text.
 pub struct Admission {
-    pub capacity: Box<dyn AdmissionPolicy + Send>,
+    pub capacity: CapacityCap,
     pub promises: Promises,
     pub queue: Recipient<Enqueue>,
     pub prefixes: PrefixIndex,
@@ -81,10 +81,11 @@ impl Admission {
 
     fn refusal(&self, request: &Request, snapshot: &Snapshot, answer: Answer) -> Refusal {
         let controller = &self.promises.controller;
+        let waiting_helps = answer.decision.verdict != Verdict::Infeasible;
         Refusal {
+            offer: controller.counter_offer(request, snapshot, &answer.decision),
+            retry_after_s: waiting_helps.then(|| controller.retry_after_s(request, snapshot)),
             answer,
-            offer: controller.counter_offer(request, snapshot),
-            retry_after_s: controller.retry_after_s(request, snapshot),
         }
     }
 

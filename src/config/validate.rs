@@ -14,8 +14,8 @@ pub const SEQUENCES_MAX: u32 = 256;
 /// Two files of a line each.
 const TRACE_BYTES_MIN: u64 = 4096;
 
-/// Levels that can be promised: below, a promise is a coin's; above, no calibration set is large enough.
-pub const CONFIDENCE: RangeInclusive<f64> = 0.5..=0.9999;
+/// Levels that can be promised: below, a promise is a coin's; above, the 256 scores that are kept never support it.
+pub const CONFIDENCE: RangeInclusive<f64> = 0.5..=0.996;
 
 pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     let rule = |holds: bool, key: &str, message: String| {

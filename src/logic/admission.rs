@@ -11,8 +11,6 @@ use super::request::RequestSpec;
 /// The engine as its actors last published it.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct EngineSnapshot {
-    pub waiting: usize,
-    pub running: usize,
     /// Output tokens that waiting and running requests may still ask for.
     pub tokens_remaining: u64,
     /// Measured output rate; `None` until something has been generated.
@@ -29,26 +27,16 @@ pub enum Verdict {
     },
 }
 
-/// How a rung admits.
-pub trait AdmissionPolicy {
-    /// Decides on one request. `reservation` is its seat; an admitted request has its tokens added to it.
-    fn decide(
-        &mut self,
-        spec: &RequestSpec,
-        reservation: &mut Reservation,
-        engine: &EngineSnapshot,
-    ) -> Verdict;
-}
-
-/// Rungs 1 to 4: everything that fits under the cap.
-#[derive(Debug)]
-pub struct CapacityOnly {
+/// The cap: on rungs 1 to 4 all there is, on the others what comes before the bound.
+#[derive(Clone, Copy, Debug)]
+pub struct CapacityCap {
     pub retry: RetryAfter,
 }
 
-impl AdmissionPolicy for CapacityOnly {
-    fn decide(
-        &mut self,
+impl CapacityCap {
+    /// Decides on one request. `reservation` is its seat; an admitted request has its tokens added to it.
+    pub fn decide(
+        &self,
         spec: &RequestSpec,
         reservation: &mut Reservation,
         engine: &EngineSnapshot,
@@ -95,7 +83,6 @@ mod tests {
         EngineSnapshot {
             tokens_remaining,
             tokens_per_s: rate,
-            ..EngineSnapshot::default()
         }
     }
 

@@ -10,6 +10,7 @@ pub mod kv;
 pub mod output;
 pub mod prefix;
 pub mod request;
+pub mod rng;
 pub mod scheduler;
 pub mod time;
 pub mod turn;

@@ -14,6 +14,7 @@ use super::{BatchRow, DecodeCode, EffectiveSettings, ModelBackend, PromptEncoder
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::ids::{SeqId, TokenId};
+use crate::logic::rng::SplitMix64;
 
 /// Words that the fake says; ids below this are the reply's, ids from here on are the prompt's.
 const VOCAB: i32 = 1024;
@@ -235,12 +236,9 @@ fn reply_length(config: &FakeConfig, prompt_hash: u64) -> u32 {
     (length as u32).clamp(config.length_min, config.length_max)
 }
 
-/// The finaliser of splitmix64: every bit of the input moves half of the output's.
-fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
+/// Every bit of the input moves half of the output's.
+fn mix(x: u64) -> u64 {
+    SplitMix64::new(x).next_u64()
 }
 
 /// The fake's vocabulary: an end, and words.

@@ -24,6 +24,7 @@
 //! Lea & Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014).
 
 use crate::ids::TokenId;
+use crate::logic::rng::mix;
 
 /// How the next token of a reply is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -404,13 +405,6 @@ fn uniform(seed: u64, index: u32) -> f64 {
     let bits = mix(mix(seed).wrapping_add(GAMMA.wrapping_mul(u64::from(index) + 1)));
     // 53 bits: all that an f64 in [0, 1) can hold evenly spaced.
     (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// The finaliser of SplitMix64: every input bit flips every output bit with probability 1/2.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

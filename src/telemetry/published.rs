@@ -226,8 +226,6 @@ impl Published {
     /// What the capacity cap's `Retry-After` is made of.
     pub fn snapshot(&self) -> EngineSnapshot {
         EngineSnapshot {
-            waiting: self.waiting.load(Relaxed),
-            running: self.running.load(Relaxed),
             tokens_remaining: self.waiting_tokens.load(Relaxed) + self.running_tokens.load(Relaxed),
             tokens_per_s: self.tokens_per_s(),
         }

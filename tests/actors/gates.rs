@@ -66,11 +66,11 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
     });
     let config = Config::load(None, [], &Flags::default()).unwrap();
     let admission = Admission {
-        capacity: Box::new(CapacityOnly {
+        capacity: CapacityCap {
             retry: RetryAfter {
                 cap: std::time::Duration::from_secs(60),
             },
-        }),
+        },
         promises: promises::controller(&config, None, &EffectiveSettings::default()),
         queue,
         prefixes: PrefixIndex::default(),

@@ -18,7 +18,7 @@ use cadenced::clock::Clock;
 use cadenced::config::{Config, Flags};
 use cadenced::ids::{RequestId, SeqId, StepId, TokenId};
 use cadenced::job::{Job, Wish};
-use cadenced::logic::admission::{CapacityOnly, RetryAfter};
+use cadenced::logic::admission::{CapacityCap, RetryAfter};
 use cadenced::logic::capacity::{Capacity, CapacityExceeded, CapacityLimits};
 use cadenced::logic::kv::{Demand, KvPool, Lease, Reservation, Shortfall};
 use cadenced::logic::output::TextAssembler;

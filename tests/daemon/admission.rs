@@ -162,7 +162,7 @@ fn a_request_may_name_its_own_confidence() {
         "promised"
     );
     // No calibration set of this size supports this one.
-    let slo = json!({ "slo": { "e2e_ms": 1_000_000, "confidence": 0.9999 } });
+    let slo = json!({ "slo": { "e2e_ms": 1_000_000, "confidence": 0.996 } });
     let refused = send(&d, &ask_with("too sure", 5, false, slo));
     assert_error(&refused, 503, "slo_unsupported");
     d.idle();

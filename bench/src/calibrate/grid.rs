@@ -1,8 +1,7 @@
 //! The rates and the SLO of a ladder, out of what was measured.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, ensure};
+use cadenced::config::Config;
 use serde::{Deserialize, Serialize};
 
 use crate::load::arrivals::Extent;
@@ -32,7 +31,7 @@ pub struct Predicted {
 /// # Errors
 /// When a configuration can't be read or no record tells a size.
 pub fn predict(
-    rungs: &[PathBuf],
+    rungs: Vec<Config>,
     model: CostModel,
     mix: Mix,
     records: &[Record],
@@ -56,14 +55,14 @@ pub fn predict(
         request
     };
     let requests: Vec<Request> = (0..lab::SAMPLE).map(again).collect();
-    let of = |file: &PathBuf| {
-        let rung = Rung::load(file)?.uncapped();
+    let of = |config: Config| {
+        let rung = Rung::of(config)?.uncapped();
         Ok(Predicted {
             rung: rung.name.to_owned(),
             per_s: lab::sustained_per_s(&Trial::new(rung, model.into()), &requests),
         })
     };
-    rungs.iter().map(of).collect()
+    rungs.into_iter().map(of).collect()
 }
 
 /// `n` rates in equal ratios, from well below the lowest of `knees` to well above the highest.
@@ -96,6 +95,7 @@ pub fn share_within(e2e_s: &[f64], slo_ms: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::twin::rung;
     use proptest::prelude::*;
 
     proptest! {
@@ -147,9 +147,9 @@ mod tests {
             decode_seq_us: 0.0,
             cached_token_us: 0.0,
         };
-        let fifo = &Rung::files()[..1];
+        let fifo = || vec![rung::config(Some(&Rung::files()[0])).unwrap()];
         let predicted = predict(
-            fifo,
+            fifo(),
             model,
             Mix::Standard,
             &[answered(0, 11), answered(1, 11)],
@@ -157,6 +157,6 @@ mod tests {
         .unwrap();
         assert_eq!(predicted[0].rung, "rung1-fifo");
         assert!((predicted[0].per_s - 50.0).abs() < 0.1, "{predicted:?}");
-        assert!(predict(fifo, model, Mix::Standard, &[]).is_err());
+        assert!(predict(fifo(), model, Mix::Standard, &[]).is_err());
     }
 }

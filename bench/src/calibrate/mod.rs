@@ -128,7 +128,9 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         .copied()
         .collect();
     let fit = fit::fit(&steps)?;
-    let predicted = grid::predict(&args.rungs, fit.model, args.mix, &records)?;
+    let configs = args.rungs.iter().map(|file| args.serving.config(file, &[]));
+    let configs = configs.collect::<Result<Vec<_>>>()?;
+    let predicted = grid::predict(configs, fit.model, args.mix, &records)?;
     let e2e_s: Vec<f64> = records.iter().map(Record::e2e_s).collect();
     let slo_ms = grid::slo_ms(&e2e_s);
     let knees = predicted

@@ -57,7 +57,10 @@ pub struct LadderArgs {
     #[arg(long, default_value_t = 300.0)]
     pub timeout_s: f64,
     /// No sweep, but the same eight requests in an open and in a closed loop, at two slots of the last rung.
-    #[arg(long)]
+    #[arg(
+        long,
+        conflicts_with_all = ["rates", "slo_ms", "seeds", "arrivals", "percentile", "calibration"]
+    )]
     pub closed: bool,
     /// A folder; a cell's files are RUNG-RATE-SEED.parquet and .json.
     #[arg(long, default_value = "bench/results/ladder")]

@@ -76,7 +76,7 @@ impl Weather {
 pub struct Watch {
     pid: u32,
     daemon: cpu::Sample,
-    own: cpu::Sample,
+    own_s: f64,
     busy_s: f64,
     stolen_s: f64,
     began: std::time::Instant,
@@ -87,21 +87,22 @@ impl Watch {
         Self {
             pid: daemon.pid(),
             daemon: daemon.cpu(),
-            own: cpu::sample(std::process::id()),
+            own_s: cpu::process_seconds(),
             busy_s: cpu::busy_seconds(),
             stolen_s: cpu::stolen_seconds(),
             began: std::time::Instant::now(),
         }
     }
 
-    /// `generator_cores` is what the generator's threads used, which may be gone by now. The songs are to be added.
-    pub fn end(self, generator_cores: f64) -> Weather {
+    /// The songs are to be added.
+    pub fn end(self) -> Weather {
         let seconds = self.began.elapsed().as_secs_f64();
         let daemon = self.daemon.until(&cpu::sample(self.pid)).total;
-        let own = self.own.until(&cpu::sample(std::process::id())).total;
+        // Threads that have ended count as well.
+        let own = (cpu::process_seconds() - self.own_s) / seconds;
         let busy = (cpu::busy_seconds() - self.busy_s) / seconds;
         Weather {
-            others: (busy - daemon - own.max(generator_cores)).max(0.0),
+            others: (busy - daemon - own).max(0.0),
             cores: std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64),
             stolen_s: cpu::stolen_seconds() - self.stolen_s,
             ..Weather::default()

@@ -121,7 +121,7 @@ impl Sweep<'_> {
         let before_ms = song::sing(&daemon)?;
         let watch = Watch::begin(&daemon);
         let (records, meta) = run::measure(&self.run(cell, &daemon.url())?)?;
-        let seen = watch.end(meta.generator_cores);
+        let seen = watch.end();
         let after_ms = song::sing(&daemon)?;
         self.arrivals[cell.seed as usize]
             .check(&records, cell.rate)

@@ -66,7 +66,7 @@ impl Answer {
         let number = |name: &str| head.header(name).and_then(|v| v.parse::<f64>().ok());
         record.retry_after_s = number("retry-after").map(|s| s as u32);
         record.bound_ms = record.bound_ms.or(number("x-cadenced-bound-ms"));
-        record.level = record.level.or(number("x-cadenced-level"));
+        record.level = record.level.or(number("x-cadenced-confidence"));
         if record.verdict.is_none() {
             record.verdict = head.header("x-cadenced-verdict").map(str::to_owned);
         }
@@ -148,7 +148,7 @@ fn note(chunk: chunk::Chunk, at_us: u64, record: &mut Record) {
     }
     if let Some(promise) = chunk.promise {
         record.bound_ms = promise.bound_ms.or(record.bound_ms);
-        record.level = promise.level.or(record.level);
+        record.level = promise.confidence.or(record.level);
         record.verdict = promise.verdict.or(record.verdict.take());
         record.kept = promise.kept;
     }

@@ -17,7 +17,6 @@ type Search = LazyLock<Finder<'static>>;
 const CONTENT_KEY: &str = r#""content":""#;
 static CONTENT: Search = LazyLock::new(|| Finder::new(CONTENT_KEY));
 static GOES_ON: Search = LazyLock::new(|| Finder::new(r#""finish_reason":null"#));
-static RECEIPT: Search = LazyLock::new(|| Finder::new(r#""cadenced.receipt""#));
 /// Any of these is worth the long way.
 static MORE: LazyLock<[Finder<'static>; 3]> =
     LazyLock::new(|| [r#""usage":{"#, r#""error":"#, r#""timings":"#].map(Finder::new));
@@ -95,15 +94,20 @@ pub struct Split {
     pub first_decode_ms: Option<f64>,
 }
 
-/// What was promised and whether it was kept: a chunk whose object is `cadenced.receipt`.
+/// What was promised and whether it was kept: a chunk's `cadenced.receipt`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Promise {
-    #[serde(alias = "promised_ms")]
     pub bound_ms: Option<f64>,
     pub verdict: Option<String>,
-    pub level: Option<f64>,
+    pub confidence: Option<f64>,
     pub kept: Option<bool>,
+}
+
+/// What a chunk holds that only this daemon sends.
+#[derive(Deserialize)]
+struct Cadenced {
+    receipt: Option<Promise>,
 }
 
 /// Reads the data of one event.
@@ -117,11 +121,7 @@ pub fn read(data: &[u8]) -> serde_json::Result<Chunk> {
             ..Chunk::default()
         });
     }
-    let mut chunk = Chunk::from(serde_json::from_slice::<Raw>(data)?);
-    if RECEIPT.find(data).is_some() {
-        chunk.promise = Some(serde_json::from_slice(data)?);
-    }
-    Ok(chunk)
+    Ok(Chunk::from(serde_json::from_slice::<Raw>(data)?))
 }
 
 /// Whether the chunk certainly brings text and nothing that is worth reading.
@@ -147,6 +147,7 @@ struct Raw {
     usage: Option<Usage>,
     error: Option<Failure>,
     timings: Option<Split>,
+    cadenced: Option<Cadenced>,
 }
 
 #[derive(Deserialize)]
@@ -182,7 +183,7 @@ impl From<Raw> for Chunk {
             usage: raw.usage,
             error: raw.error,
             split: raw.timings,
-            promise: None,
+            promise: raw.cadenced.and_then(|c| c.receipt),
         }
     }
 }
@@ -284,9 +285,32 @@ mod tests {
             error.unwrap().error.unwrap().code().as_deref(),
             Some("engine_error")
         );
-        let receipt = br#"{"object":"cadenced.receipt","promised_ms":900,"verdict":"admitted","level":0.95,"kept":true}"#;
-        let promise = read(receipt).unwrap().promise.unwrap();
-        assert_eq!((promise.bound_ms, promise.kept), (Some(900.0), Some(true)));
+    }
+
+    /// The daemon's own words.
+    #[test]
+    fn a_receipt_is_read_as_the_daemon_writes_it() {
+        use cadenced::http::openai::{Chunk as Written, ChunkWriter};
+        use cadenced::logic::conformal::receipt::Receipt;
+        let receipt = Receipt {
+            verdict: "promised",
+            bound_ms: Some(900),
+            promised_ms: Some(900),
+            actual_ms: 700,
+            kept: Some(true),
+            confidence: 0.95,
+            slo_ms: Some(1000),
+            slo_met: Some(true),
+        };
+        let data = ChunkWriter::new("id", 1, "model").json(Written::Receipt(&receipt));
+        let read = read(data.as_bytes()).unwrap();
+        assert!(!read.text, "it is no token");
+        let promise = read.promise.unwrap();
+        assert_eq!(
+            (promise.bound_ms, promise.confidence, promise.kept),
+            (Some(900.0), Some(0.95), Some(true))
+        );
+        assert_eq!(promise.verdict.as_deref(), Some("promised"));
     }
 
     #[test]

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cadenced::ids::{RequestId, TokenId};
-use cadenced::logic::admission::{
-    AdmissionPolicy, CapacityOnly, EngineSnapshot, RetryAfter, Verdict,
-};
+use cadenced::logic::admission::{CapacityCap, EngineSnapshot, RetryAfter, Verdict};
 use cadenced::logic::capacity::Capacity;
 use cadenced::logic::kv::BLOCK_TOKENS;
 use cadenced::logic::prefix::PrefixCache;
@@ -49,7 +47,7 @@ pub struct Steady {
 /// See the module's text.
 pub struct Daemon {
     capacity: Arc<Capacity>,
-    admission: CapacityOnly,
+    admission: CapacityCap,
     engine: Engine<Job>,
     caches: bool,
     results: Vec<RowResult>,
@@ -63,7 +61,7 @@ impl Daemon {
     pub fn new(rung: &Rung) -> Self {
         Self {
             capacity: Capacity::new(rung.capacity),
-            admission: CapacityOnly {
+            admission: CapacityCap {
                 retry: RetryAfter {
                     cap: Duration::from_secs(60),
                 },
@@ -105,8 +103,6 @@ impl Daemon {
         };
         let scheduler = self.engine.turn.scheduler();
         let snapshot = EngineSnapshot {
-            waiting: self.engine.queue.len(),
-            running: scheduler.running().len() + self.engine.turn.deferred(),
             tokens_remaining: self.engine.queue.max_tokens_waiting() + scheduler.tokens_remaining(),
             // Only for Retry-After, and nobody here comes back.
             tokens_per_s: None,

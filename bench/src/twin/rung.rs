@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use cadenced::config::{Config, Flags};
+use cadenced::config::{AdmissionMode, Config, Flags};
 use cadenced::logic::capacity::CapacityLimits;
 use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::policy::Policy;
 use cadenced::logic::wait_queue::QueueOrder;
 
-/// The configurations of the rungs that exist, below the repository's root.
+/// The rungs that it knows, below the repository's root: those without admission by a bound.
 pub const RUNGS: [&str; 4] = [
     "config/rung1-fifo.toml",
     "config/rung2-static.toml",
@@ -42,12 +42,24 @@ impl Rung {
     /// The rung that a configuration file describes, for a model that can share prefixes.
     ///
     /// # Errors
-    /// See [`config`]; and when the size of the pool is left to a machine.
+    /// See [`config`] and [`Self::of`].
     pub fn load(file: &Path) -> Result<Self> {
         Self::of(config(Some(file))?)
     }
 
-    fn of(config: Config) -> Result<Self> {
+    /// The same of a configuration.
+    ///
+    /// # Errors
+    /// When it leaves the size of the pool to a machine, or admits by a bound, which nothing here does yet.
+    pub fn of(config: Config) -> Result<Self> {
+        ensure!(
+            matches!(
+                config.admission.mode,
+                AdmissionMode::Off | AdmissionMode::Observe
+            ),
+            "{}: only rungs that admit up to the cap are simulated",
+            config.rung()
+        );
         ensure!(
             config.cells() > 0,
             "kv.cells: \"auto\" means nothing without a machine"

@@ -21,7 +21,7 @@ use crate::load::mix::Mix;
 /// Runs the ladder in virtual time, on the daemon's own logic and a cost model.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimulateArgs {
-    /// What `calibrate` wrote: its cost model and its SLO hold. If not given, those of the configuration's
+    /// What `calibrate` wrote: its cost model, its mix and its SLO hold. If not given, those of the configuration's
     /// section `fake`.
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
@@ -31,13 +31,16 @@ pub struct SimulateArgs {
     /// Multiples of the rate that the last rung sustains.
     #[arg(long, value_delimiter = ',', default_values_t = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0])]
     pub loads: Vec<f64>,
+    /// Requests per second instead, which don't move with what the rungs can do.
+    #[arg(long, value_delimiter = ',', conflicts_with = "loads")]
+    pub rates: Vec<f64>,
     #[arg(long, default_value_t = 3)]
     pub seeds: u64,
     /// Seconds of arrivals in a cell.
     #[arg(long, default_value_t = 180.0)]
     pub duration: f64,
-    #[arg(long, value_enum, default_value_t = Mix::Standard)]
-    pub mix: Mix,
+    #[arg(long, value_enum)]
+    pub mix: Option<Mix>,
     /// Answers as long as their caps, instead of lengths of their own.
     #[arg(long)]
     pub capped: bool,
@@ -77,6 +80,7 @@ struct Prices {
     model: CostModel,
     fit: Option<Fit>,
     slo_ms: Option<u64>,
+    mix: Mix,
 }
 
 /// # Errors
@@ -98,7 +102,6 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
 }
 
 fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
-    ensure!(args.mix != Mix::Trace, "a trace has rates of its own");
     ensure!(!args.rungs.is_empty(), "no rung");
     let fake = rung::config(None)?.fake;
     let prices = match &args.calibration {
@@ -108,14 +111,17 @@ fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
                 model: calibration.fit.model,
                 fit: Some(calibration.fit),
                 slo_ms: Some(calibration.slo_ms),
+                mix: args.mix.unwrap_or(calibration.mix),
             }
         }
         None => Prices {
             model: CostModel::from(&fake),
             fit: None,
             slo_ms: None,
+            mix: args.mix.unwrap_or_default(),
         },
     };
+    ensure!(prices.mix != Mix::Trace, "a trace has rates of its own");
     let lab = Lab {
         cost: prices.model.into(),
         rungs: args
@@ -124,7 +130,7 @@ fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
             .map(|file| Rung::load(file))
             .collect::<Result<_>>()?,
         offer: Offer {
-            mix: args.mix,
+            mix: prices.mix,
             answers: if args.capped {
                 Answers::Capped
             } else {
@@ -153,7 +159,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
     let mut grid = Grid {
         cost: prices.model,
         fit: prices.fit,
-        mix: args.mix,
+        mix: prices.mix,
         answers: lab.offer.answers,
         duration_s: args.duration,
         timeout_s: args.timeout_s,
@@ -162,8 +168,16 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
         cells: Vec::new(),
         ceilings: Vec::new(),
     };
-    for &load in &args.loads {
-        let rate = load * saturation_per_s;
+    let loads: Vec<f64> = match args.rates.as_slice() {
+        [] => args.loads.clone(),
+        rates => rates.iter().map(|rate| rate / saturation_per_s).collect(),
+    };
+    for (i, &load) in loads.iter().enumerate() {
+        let rate = args
+            .rates
+            .get(i)
+            .copied()
+            .unwrap_or(load * saturation_per_s);
         ensure!(rate > 0.0 && rate.is_finite(), "a load of {load}");
         for seed in 0..args.seeds {
             let offer = Offer {

@@ -1,7 +1,7 @@
 use super::super::features::COUNT;
-use super::super::rng::SplitMix64;
 use super::super::testing::{IDLE, rows};
 use super::*;
+use crate::logic::rng::SplitMix64;
 
 fn provenance() -> Provenance {
     Provenance {

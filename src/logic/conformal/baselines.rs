@@ -148,8 +148,8 @@ mod tests {
     use linfa::Dataset;
     use linfa::traits::Predict;
 
-    use super::super::rng::SplitMix64;
     use super::*;
+    use crate::logic::rng::SplitMix64;
 
     #[test]
     fn arithmetic_is_recovered_where_it_is_the_truth_even_if_nothing_ever_queued() {

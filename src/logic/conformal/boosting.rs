@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::forest::{Forest, Node};
 use super::histogram::{Binned, Split, SplitLimits};
-use super::rng::SplitMix64;
+use crate::logic::rng::SplitMix64;
 
 /// How to boost.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -2,8 +2,8 @@ use linfa::Dataset;
 use linfa::traits::Predict;
 use ndarray::Array2;
 
-use super::super::rng::SplitMix64;
 use super::*;
+use crate::logic::rng::SplitMix64;
 
 /// `rows` × 14: the first two columns decide level and spread, the rest is noise.
 fn dataset(rows: usize, seed: u64) -> Dataset<f64, f64, ndarray::Ix1> {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::super::rng::SplitMix64;
 use super::*;
+use crate::logic::rng::SplitMix64;
 
 fn alpha(a: f64) -> Alpha {
     Alpha::new(a).unwrap()

@@ -8,6 +8,7 @@ use super::ledger::Ledger;
 use super::online::{Calibrator, CalibratorConfig};
 use super::policy::{Decision, Request, Settings, Verdict};
 use super::predictor::{Estimate, Latency, Model, Row};
+use super::receipt::is_late;
 use super::snapshot::{AdmitContext, Pace, Snapshot};
 use super::support::Support;
 use super::tally::Tally;
@@ -92,8 +93,14 @@ impl Controller {
     }
 
     /// Takes the first model. It is calibrated on what completes from now on, never on what it was fitted on.
+    ///
+    /// Rows that ended while it was fitted go, and a second one that was begun meanwhile is not taken: the
+    /// scores are of the first.
     pub fn adopt(&mut self, model: Model) {
-        self.model = Some(model);
+        if self.model.is_none() {
+            self.model = Some(model);
+            self.learnt = Vec::new();
+        }
     }
 
     /// The pace of the idle engine, for one that was not calibrated and has just measured it.
@@ -191,11 +198,10 @@ impl Controller {
         match decision.estimate {
             Some(estimate) => {
                 self.calibrator.observe(&features, estimate, latency);
-                if !latency.is_censored() {
+                if self.calibrator.adapts() && !latency.is_censored() {
                     self.support.observe(&features);
                 }
             }
-            // Rows that end between the fit and its adoption are of no use to either.
             None if self.model.is_none() && self.learnt.len() < self.settings.training_rows => {
                 self.learnt.push(Row { features, latency });
             }
@@ -208,7 +214,7 @@ impl Controller {
             self.tally.unbounded += 1;
             return;
         };
-        let late = latency.ms() > bound_ms;
+        let late = is_late(latency.ms(), bound_ms);
         let promises = match decision.verdict {
             Verdict::Observed => &mut self.tally.observed,
             _ => &mut self.tally.promised,

@@ -1,13 +1,15 @@
 use super::super::boosting::BoostParams;
 use super::super::classes::Edges;
+use super::super::online::Adaptation;
 use super::super::policy::Mode;
 use super::super::predictor::PredictorKind;
-use super::super::rng::SplitMix64;
 use super::super::tally::Promises;
 use super::super::testing::{
-    IDLE, alpha, artifact, context, controller, engine, latency_ms, request, without_exploring,
+    IDLE, alpha, artifact, context, controller, engine, latency_ms, request, rows,
+    without_exploring,
 };
 use super::*;
+use crate::logic::rng::SplitMix64;
 
 #[test]
 fn only_promises_seen_to_their_end_count_as_coverage() {
@@ -198,4 +200,59 @@ fn observe_mode_refuses_nothing_and_scores_everything() {
     assert!(d.bound_ms.unwrap() > 10.0);
     c.completed(&d, Latency::Exact(1.0));
     assert_eq!(c.tally().observed.kept, 1);
+}
+
+/// One refusal under load must not shut out for good what fits an idle engine only just.
+#[test]
+fn what_fits_an_idle_engine_only_just_is_promised_again_after_an_overload() {
+    let mut c = controller(without_exploring());
+    let bound = c.quote(&request(64, 1e6), &engine(0)).bound_ms.unwrap();
+    let tight = request(64, 1.02 * bound);
+    assert_eq!(c.decide(&tight, &engine(0)).verdict, Verdict::Promised);
+    assert_eq!(c.decide(&tight, &engine(30)).verdict, Verdict::Overloaded);
+    assert_eq!(c.decide(&tight, &engine(0)).verdict, Verdict::Promised);
+}
+
+/// "Static" is what it was calibrated on, its range included.
+#[test]
+fn a_static_controller_promises_nothing_new_whatever_completes() {
+    let calibration = CalibratorConfig {
+        adaptation: Adaptation::Static,
+        ..CalibratorConfig::default()
+    };
+    let mut c = Controller::calibrated(without_exploring(), calibration, &artifact());
+    let beyond = engine(60);
+    let r = request(64, f64::INFINITY);
+    let before = c.quote(&r, &beyond).bound_ms;
+    assert!(
+        matches!(before, Err(NoBound::OutOfSupport(_))),
+        "{before:?}"
+    );
+    for requests in 41..=60 {
+        let d = c.decide(&r, &engine(requests));
+        c.completed(&d, Latency::Exact(1000.0));
+    }
+    assert_eq!(c.quote(&r, &beyond).bound_ms, before);
+}
+
+#[test]
+fn a_second_model_does_not_replace_the_one_that_is_calibrated() {
+    let mut rng = SplitMix64::new(4);
+    let mut fitted = |n| {
+        let rows = rows(&mut rng, n);
+        Model::fit(
+            PredictorKind::Constant,
+            &rows,
+            &BoostParams::default(),
+            None,
+        )
+        .unwrap()
+    };
+    let mut c = Controller::learning(without_exploring(), CalibratorConfig::default(), IDLE);
+    let (first, second) = (fitted(50), fitted(400));
+    let r = request(64, 1e6);
+    c.adopt(first);
+    let before = c.decide(&r, &engine(0)).estimate;
+    c.adopt(second);
+    assert_eq!(c.decide(&r, &engine(0)).estimate, before);
 }

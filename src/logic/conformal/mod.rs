@@ -40,7 +40,6 @@ pub mod online;
 pub mod policy;
 pub mod predictor;
 pub mod receipt;
-pub mod rng;
 pub mod snapshot;
 pub mod support;
 pub mod tally;

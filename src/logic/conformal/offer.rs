@@ -6,9 +6,9 @@
 
 use super::calibration::Alpha;
 use super::controller::Controller;
-use super::policy::Request;
-use super::rng::mix;
+use super::policy::{Decision, Request};
 use super::snapshot::Snapshot;
+use crate::logic::rng::mix;
 
 /// The loosest confidence worth offering: a promise that holds every other time.
 const PERMILLE_BROKEN_MAX: u32 = 500;
@@ -25,12 +25,16 @@ pub struct CounterOffer {
 }
 
 impl Controller {
-    /// What would be admitted in place of a refused request.
+    /// What would be admitted in place of a request that was just refused with `asked`.
     #[must_use]
-    pub fn counter_offer(&self, request: &Request, snapshot: &Snapshot) -> CounterOffer {
-        let alpha = request.alpha.unwrap_or(self.settings.alpha);
+    pub fn counter_offer(
+        &self,
+        request: &Request,
+        snapshot: &Snapshot,
+        asked: &Decision,
+    ) -> CounterOffer {
+        let alpha = asked.alpha;
         let engine = self.ledger.with_unseen(snapshot);
-        let asked = self.predict(&request.context, &engine, alpha);
 
         let shorter = |max_tokens| {
             let mut context = request.context;
@@ -104,10 +108,10 @@ fn last(mut above: u32, mut below: u32, holds: impl Fn(u32) -> bool) -> Option<u
 #[cfg(test)]
 mod tests {
     use super::super::policy::Verdict;
-    use super::super::rng::SplitMix64;
     use super::super::testing::{IDLE, context, controller, engine, request, without_exploring};
     use super::*;
     use crate::ids::RequestId;
+    use crate::logic::rng::SplitMix64;
 
     #[test]
     fn bisection_finds_the_edge() {
@@ -134,7 +138,7 @@ mod tests {
             if refused.verdict.admits() {
                 continue;
             }
-            let offer = c.counter_offer(&r, &now);
+            let offer = c.counter_offer(&r, &now, &refused);
             let promised = |r: &Request, at: &Snapshot| c.quote(r, at).verdict == Verdict::Promised;
             if let Some(max_tokens) = offer.max_tokens {
                 let mut offered = r;

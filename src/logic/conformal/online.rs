@@ -18,7 +18,7 @@ use super::calibration::{Alpha, Score, Scored, Scores, TooFew};
 use super::classes::{Classes, Edges};
 use super::features::{Feature, Features};
 use super::predictor::{Estimate, Latency};
-use super::rng::SplitMix64;
+use crate::logic::rng::SplitMix64;
 
 /// The working α is at most so many times the nominal one.
 const FACTOR_MAX: f64 = 3.0;
@@ -153,6 +153,12 @@ impl Calibrator {
     #[must_use]
     pub fn is_armed(&self, alpha: Alpha) -> bool {
         self.groups.iter().any(|g| self.quantile(g, alpha).is_ok())
+    }
+
+    /// Whether it follows what happens.
+    #[must_use]
+    pub fn adapts(&self) -> bool {
+        self.config.adaptation.window().is_some()
     }
 
     /// Takes the outcome of a request that ran in the promised lane into its group's window.

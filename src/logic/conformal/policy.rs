@@ -9,7 +9,7 @@ use super::calibration::Alpha;
 use super::controller::{Controller, NoBound, Prediction};
 use super::features::Features;
 use super::predictor::Estimate;
-use super::snapshot::{AdmitContext, Snapshot};
+use super::snapshot::{AdmitContext, LaneLoad, Snapshot};
 use crate::ids::RequestId;
 
 /// Whether verdicts count.
@@ -151,6 +151,11 @@ impl Controller {
     /// Takes note of how much of what was admitted the engine has seen.
     pub fn settle(&mut self, snapshot: &Snapshot) {
         self.ledger.settle(snapshot.admissions_seen);
+        // Hysteresis is for a load that comes and goes. On an idle engine there is none to wait for, and what
+        // fits only just would be refused for ever.
+        if self.ledger.with_unseen(snapshot).promised == LaneLoad::default() {
+            self.shedding = false;
+        }
     }
 
     /// What the decision would be, exploration apart; changes nothing. [`Self::settle`] comes first.

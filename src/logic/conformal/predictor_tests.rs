@@ -1,9 +1,9 @@
 use super::super::calibration::{Alpha, Score};
 use super::super::features::Feature;
 use super::super::online::{Adaptation, Calibrator, CalibratorConfig, Point};
-use super::super::rng::SplitMix64;
 use super::super::testing::rows;
 use super::*;
+use crate::logic::rng::SplitMix64;
 
 #[test]
 fn all_kinds_are_fitted_alike_and_ignore_censored_rows() {

@@ -1,7 +1,7 @@
 //! What a caller is told of a decision: at once, with a refusal, and when its reply has ended.
 //!
 //! A decision looks ahead from the moment it is made; a caller's watch starts at the arrival. What is told
-//! here is from arrival, in whole milliseconds, bounds rounded up.
+//! here is from arrival, in whole milliseconds, rounded up; and what is told is what is judged.
 
 use serde::Serialize;
 
@@ -20,7 +20,8 @@ pub struct Answer {
 pub struct Refusal {
     pub answer: Answer,
     pub offer: CounterOffer,
-    pub retry_after_s: u32,
+    /// `None` where waiting changes nothing.
+    pub retry_after_s: Option<u32>,
 }
 
 /// What was promised of a reply, and what came of it.
@@ -74,12 +75,18 @@ impl Decision {
     }
 }
 
+/// Whether a latency broke a bound, both from the decision: by the whole milliseconds that are told.
+#[must_use]
+pub fn is_late(latency_ms: f64, bound_ms: f64) -> bool {
+    latency_ms.ceil() > bound_ms.ceil()
+}
+
 impl Answer {
     /// The bound, if there is one.
     #[must_use]
     pub fn bound_ms(&self) -> Option<u64> {
         let bound = self.decision.bound_ms.ok()?;
-        Some((bound + self.waited_ms).ceil() as u64)
+        Some(bound.ceil() as u64 + self.waited_ms.ceil() as u64)
     }
 
     /// The receipt of a reply whose last token came `actual_ms` after the request.
@@ -87,8 +94,8 @@ impl Answer {
     pub fn receipt(&self, actual_ms: f64, slo_ms: Option<u64>) -> Receipt {
         let bound_ms = self.bound_ms();
         let promised_ms = bound_ms.filter(|_| self.decision.verdict == Verdict::Promised);
-        // Judged as it is told: by the whole milliseconds.
-        let actual_ms = actual_ms.ceil() as u64;
+        let latency_ms = (actual_ms - self.waited_ms).max(0.0);
+        let actual_ms = latency_ms.ceil() as u64 + self.waited_ms.ceil() as u64;
         Receipt {
             verdict: self.decision.verdict.label(),
             bound_ms,

@@ -8,9 +8,9 @@ use super::features::extract;
 use super::online::CalibratorConfig;
 use super::policy::{Request, Settings};
 use super::predictor::{Latency, PredictorKind, Row};
-use super::rng::SplitMix64;
 use super::snapshot::{AdmitContext, LaneLoad, Pace, Snapshot};
 use crate::ids::RequestId;
+use crate::logic::rng::SplitMix64;
 
 pub const IDLE: Pace = Pace {
     step_ms: 5.0,
