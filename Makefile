@@ -102,6 +102,6 @@ bench-smoke: model ## In under three minutes: calibrate, a three-rung mini ladde
 	$(BIN)/cadenced-bench report $(SMOKE)/ladder
 
 .PHONY: bench
-bench: model ## Every measurement of bench/README.md; needs a quiet machine
+bench: model ## The engine's and the daemon's measurements of bench/README.md; needs a quiet machine
 	$(BIN)/cadenced-bench all
 	$(BIN)/cadenced-bench report

@@ -90,10 +90,10 @@ impl Job {
     }
 
     /// Ends the request: the last text, the end of the reply, the account.
-    pub fn end(mut self, spec: &RequestSpec, generated: u32, outcome: Outcome, now: Timestamp) {
+    pub fn end(mut self, spec: &RequestSpec, outcome: Outcome, now: Timestamp) {
         let usage = Usage {
             prompt_tokens: spec.prompt_tokens,
-            completion_tokens: generated,
+            completion_tokens: self.generated.len() as u32,
             cached_tokens: self.cached_tokens.unwrap_or(0),
         };
         let receipt = self.admitted.as_ref().filter(|a| a.told).map(|a| {

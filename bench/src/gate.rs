@@ -1,7 +1,8 @@
 //! `gate`: whether a change made overload worse, against a committed budget at a few rates.
 //!
-//! It judges what `simulate --out` wrote, so its verdict is of virtual time and does not depend on how busy the
-//! machine is. Exit status: 0 within the budget or better, 1 regressed, 2 when what was run says nothing.
+//! It judges what `simulate --rates … --slo-ms … --out` wrote (absolute rates: multiples of saturation would move with
+//! what is judged), so its verdict is of virtual time and does not depend on how busy the machine is. No budget is
+//! committed yet, and CI does not run it. Exit status: 0 within the budget or better, 1 regressed, 2 when what was run says nothing.
 //! `--refresh` makes what was run the budget.
 
 mod budget;

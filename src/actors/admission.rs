@@ -180,13 +180,14 @@ impl Handler<Submit> for Admission {
         };
         self.accounts.metrics.decisions.count(decision.verdict);
         if !decision.verdict.admits() {
-            if let Some(traces) = &self.traces {
-                traces.refused(&spec, &wish, &answer);
-            }
-            job.ticket.refuse(match decision.verdict {
+            let outcome = match decision.verdict {
                 Verdict::Infeasible => Outcome::Invalid,
                 _ => Outcome::Refused,
-            });
+            };
+            if let Some(traces) = &self.traces {
+                traces.refused(&spec, &wish, &answer, outcome);
+            }
+            job.ticket.refuse(outcome);
             return Err(Refused::Unpromised(
                 self.refusal(&request, &snapshot, answer),
             ));

@@ -109,11 +109,10 @@ impl Scheduler {
         let effects = &mut self.turn.effects;
         let now = self.clock.now();
         for (s, outcome) in effects.ended.drain(..) {
-            s.payload.end(&s.spec, s.num_generated, outcome, now);
+            s.payload.end(&s.spec, outcome, now);
         }
         for (spec, job) in effects.abandoned.drain(..) {
-            let generated = job.generated();
-            job.end(&spec, generated, Outcome::Cancelled, now);
+            job.end(&spec, Outcome::Cancelled, now);
         }
         if !effects.put_back.is_empty() {
             let back = std::mem::take(&mut effects.put_back);
@@ -133,8 +132,11 @@ impl Scheduler {
         self.published.lookup_tokens.fetch_add(lookups, Relaxed);
         let hits = std::mem::take(&mut effects.hit_tokens);
         self.published.hit_tokens.fetch_add(hits, Relaxed);
-        let scheduler = self.turn.scheduler();
-        let running = scheduler.running().len() + self.turn.deferred();
+    }
+
+    /// What runs now, those included who wait for another's prefill.
+    fn publish(&self) {
+        let running = self.turn.scheduler().running().len() + self.turn.deferred();
         let (output, prefill) = self.turn.tokens_remaining();
         self.published.running.store(running, Relaxed);
         self.published.running_tokens.store(output, Relaxed);
@@ -143,6 +145,7 @@ impl Scheduler {
 
     /// Plans and sends the next step, or goes idle.
     fn step(&mut self) {
+        self.publish();
         let mut step = self.buffers.take().unwrap_or_default();
         let done = self.turn.scheduler().last_step();
         self.turn.plan(&mut step.plan);
@@ -277,11 +280,12 @@ impl Handler<StepDone> for Scheduler {
         });
         self.accounts.metrics.prefilled.inc_by(prefilled.sum());
         self.accounts.metrics.generated.inc_by(sampled as u64);
-        self.published.observe_step(
-            &mut self.pace,
-            step.model_time.as_secs_f64(),
-            sampled as u32,
-        );
+        // A step that only gives memory back says nothing of the pace.
+        if !step.plan.rows.is_empty() {
+            let seconds = step.model_time.as_secs_f64();
+            self.published
+                .observe_step(&mut self.pace, seconds, sampled as u32);
+        }
         self.buffers = Some(step);
         self.begin();
     }
@@ -291,7 +295,8 @@ impl Handler<Cancel> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, Cancel(id): Cancel, _: &mut Self::Context) {
-        // Whatever runs is part of a turn under way, which sweeps it out when its step is done.
+        // Whatever runs is part of a turn under way, or of a step: it leaves at the turn's end or the next one's
+        // beginning.
         self.turn.cancel(id);
     }
 }

@@ -53,7 +53,7 @@ impl Handler<Enqueue> for WaitQueue {
     fn handle(&mut self, Enqueue((spec, job)): Enqueue, _: &mut Self::Context) {
         let by_admission = job.admitted.is_some();
         if job.is_abandoned() {
-            job.end(&spec, 0, Outcome::Cancelled, self.clock.now());
+            job.end(&spec, Outcome::Cancelled, self.clock.now());
             self.publish_with(by_admission);
             return;
         }
@@ -85,7 +85,7 @@ impl Handler<Take> for WaitQueue {
             };
             // One whose client has left takes no seat; its Cancel is on the way or came too early.
             if job.is_abandoned() {
-                job.end(&spec, 0, Outcome::Cancelled, now);
+                job.end(&spec, Outcome::Cancelled, now);
             } else {
                 n -= 1;
                 requests.push((spec, job));
@@ -106,7 +106,7 @@ impl Handler<PutBack> for WaitQueue {
         for (spec, job) in requests {
             // Its client may have left while nobody knew where it was.
             if job.is_abandoned() {
-                job.end(&spec, 0, Outcome::Cancelled, self.clock.now());
+                job.end(&spec, Outcome::Cancelled, self.clock.now());
             } else {
                 self.logic.put_back(spec, job);
             }
@@ -120,7 +120,7 @@ impl Handler<Cancel> for WaitQueue {
 
     fn handle(&mut self, Cancel(id): Cancel, _: &mut Self::Context) {
         if let Some((spec, job)) = self.logic.remove(id) {
-            job.end(&spec, 0, Outcome::Cancelled, self.clock.now());
+            job.end(&spec, Outcome::Cancelled, self.clock.now());
             self.publish();
         }
     }

@@ -33,12 +33,18 @@ fn group_left(mount: &Path, line: &str) -> Option<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, path) = (parts.next()?, parts.next()?);
     // Version 2 has one hierarchy without names; version 1 has one for memory.
-    let (mount, limit, used) = match controllers {
-        "" => (mount.to_path_buf(), "memory.max", "memory.current"),
+    let (mount, limit, used, reclaimable) = match controllers {
+        "" => (
+            mount.to_path_buf(),
+            "memory.max",
+            "memory.current",
+            "inactive_file ",
+        ),
         c if c.split(',').any(|c| c == "memory") => (
             mount.join("memory"),
             "memory.limit_in_bytes",
             "memory.usage_in_bytes",
+            "total_inactive_file ",
         ),
         _ => return None,
     };
@@ -47,7 +53,12 @@ fn group_left(mount: &Path, line: &str) -> Option<u64> {
     let left = |group: &Path| {
         // No limit is "max", which is no number.
         let limit = number(group.join(limit))?;
-        Some(limit.saturating_sub(number(group.join(used)).unwrap_or(0)))
+        let used = number(group.join(used)).unwrap_or(0);
+        // A file that was read, such as a model just fetched, is in use and can be dropped.
+        let stat = read(&group.join("memory.stat")).unwrap_or_default();
+        let cached = stat.lines().find_map(|l| l.strip_prefix(reclaimable));
+        let cached = cached.and_then(|n| n.trim().parse().ok()).unwrap_or(0);
+        Some(limit.saturating_sub(used.saturating_sub(cached)))
     };
     group
         .ancestors()
@@ -90,11 +101,15 @@ mod tests {
             ("sys/fs/cgroup/system.slice/memory.max", "600000\n"),
             ("sys/fs/cgroup/system.slice/memory.current", "100000\n"),
             (
+                "sys/fs/cgroup/system.slice/memory.stat",
+                "anon 60000\ninactive_file 30000\n",
+            ),
+            (
                 "sys/fs/cgroup/system.slice/cadenced.service/memory.max",
                 "max\n",
             ),
         ]);
-        assert_eq!(available_under(service.path()), Some(500_000));
+        assert_eq!(available_under(service.path()), Some(530_000));
     }
 
     #[test]

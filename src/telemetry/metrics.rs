@@ -166,7 +166,10 @@ impl Metrics {
                 "1 if the calibration given was made for another engine.",
             )?,
             waiting: gauge("cadenced_waiting", "Requests in the wait queue.")?,
-            running: gauge("cadenced_running", "Requests in the running set.")?,
+            running: gauge(
+                "cadenced_running",
+                "Requests that run, or wait for another's prefill.",
+            )?,
             kv_blocks_free: gauge("cadenced_kv_blocks_free", "Free KV blocks of 16 cells.")?,
             kv_blocks_total: gauge("cadenced_kv_blocks_total", "KV blocks of 16 cells.")?,
             kv_blocks_cached: gauge(

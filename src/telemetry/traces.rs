@@ -91,21 +91,20 @@ impl Traces {
         usage: Usage,
     ) {
         self.send(Row {
-            outcome: outcome.label(),
             latency_ms: Some(latency.ms()),
             censored: latency.is_censored(),
             completion_tokens: usage.completion_tokens,
             cached_tokens: usage.cached_tokens,
-            ..self.row(spec, wish, answer)
+            ..self.row(spec, wish, answer, outcome)
         });
     }
 
-    /// A request that was refused.
-    pub fn refused(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer) {
-        self.send(self.row(spec, wish, answer));
+    /// A request that was refused, and what it counts as.
+    pub fn refused(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) {
+        self.send(self.row(spec, wish, answer, outcome));
     }
 
-    fn row(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer) -> Row {
+    fn row(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) -> Row {
         let decision = &answer.decision;
         Row {
             run: self.run,
@@ -117,7 +116,7 @@ impl Traces {
             slo_ms: wish.slo.map(|slo| slo.as_millis() as u64),
             waited_ms: answer.waited_ms,
             features: NAMES.into_iter().zip(decision.features.0).collect(),
-            outcome: Outcome::Refused.label(),
+            outcome: outcome.label(),
             latency_ms: None,
             censored: false,
             completion_tokens: 0,

@@ -95,7 +95,7 @@ async fn scheduler_says_what_the_protocol_says() {
         short: Some(Shortfall {
             blocks: 1,
             sequences: 0,
-            attainable: false,
+            attainable: true,
         }),
         ..Reserved::default()
     };
@@ -141,4 +141,59 @@ async fn scheduler_says_what_the_protocol_says() {
         next(&s.books).await.0[..],
         [BookEntry::Cache { tokens: 16, .. }]
     ));
+}
+
+/// A cancel that comes between two questions of a turn: the engine goes to sleep after it, so it must not wait for
+/// the next request.
+#[actix::test]
+async fn a_cancel_within_a_turn_that_leaves_nothing_to_compute_takes_effect_in_it() {
+    let s = scheduler_alone();
+    let ((spec, job), mut receiver) = request(1, 4, 9);
+    s.scheduler.send(WorkWaiting).await.unwrap();
+    next(&s.takes).await;
+    let requests = vec![(spec, job)];
+    let taken = Taken {
+        requests,
+        ask_again: None,
+    };
+    s.scheduler.send(taken).await.unwrap();
+    next(&s.matches).await;
+    s.scheduler.send(PrefixMatched(vec![None])).await.unwrap();
+    next(&s.reserves).await;
+    let lease = Lease {
+        seq: SeqId(0),
+        shared_tokens: 0,
+        blocks: 1,
+    };
+    let reserved = || Reserved {
+        leases: vec![lease],
+        ..Reserved::default()
+    };
+    s.scheduler.send(Granted(reserved())).await.unwrap();
+    let RunStep(mut step) = next(&s.steps).await;
+    step.results = vec![RowResult::Sampled(TokenId(5))];
+    s.scheduler.send(StepDone(step)).await.unwrap();
+    // It asks for more to do, since a seat is free; meanwhile the client leaves.
+    next(&s.takes).await;
+    s.scheduler.send(Cancel(RequestId(1))).await.unwrap();
+    let nothing = Taken {
+        requests: Vec::new(),
+        ask_again: None,
+    };
+    s.scheduler.send(nothing).await.unwrap();
+    // Its sequence is given back at once, in a step of its own.
+    assert!(matches!(
+        next(&s.books).await.0[..],
+        [BookEntry::Retire { seq: SeqId(0) }]
+    ));
+    next(&s.takes).await;
+    receiver_is_closed(&mut receiver).await;
+}
+
+/// Waits for the end of a reply.
+async fn receiver_is_closed(receiver: &mut ReplyReceiver) {
+    while std::future::poll_fn(|cx| receiver.poll_recv(cx))
+        .await
+        .is_some()
+    {}
 }

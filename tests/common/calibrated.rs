@@ -32,7 +32,7 @@ pub struct Said {
     pub spread: f64,
 }
 
-/// Twice what it really takes, so that promises are kept on a busy machine, and the others' work on top.
+/// Twenty times what it really takes, so that promises are kept on a busy machine, and the others' work on top.
 pub const CAREFUL: Said = Said {
     own: 20.0,
     others: 20.0,

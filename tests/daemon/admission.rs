@@ -161,10 +161,22 @@ fn a_request_may_name_its_own_confidence() {
         with_confidence(offered - 0.05, between)["verdict"],
         "promised"
     );
-    // No calibration set of this size supports this one.
-    let slo = json!({ "slo": { "e2e_ms": 1_000_000, "confidence": 0.996 } });
+    // The highest that the scores kept can support; beyond it a promise could never be made, whatever is learnt.
+    assert_eq!(with_confidence(0.996, 1_000_000)["verdict"], "promised");
+    let slo = json!({ "slo": { "e2e_ms": 1_000_000, "confidence": 0.997 } });
     let refused = send(&d, &ask_with("too sure", 5, false, slo));
+    assert_error(&refused, 400, "invalid_value");
+    d.idle();
+}
+
+/// Nothing is known of prompts so long, so nothing is promised of them, whatever the deadline.
+#[test]
+fn what_no_calibration_has_seen_gets_no_promise() {
+    let d = Calibrated::new(CAREFUL, &[("kv.cells", "65536")]).start();
+    let slo = json!({ "slo": { "e2e_ms": 10_000_000 } });
+    let refused = send(&d, &ask_with(&"long ".repeat(32_000), 5, false, slo));
     assert_error(&refused, 503, "slo_unsupported");
+    assert!(refused.header("retry-after").is_some());
     d.idle();
 }
 

@@ -228,7 +228,7 @@ fn a_static_controller_promises_nothing_new_whatever_completes() {
         matches!(before, Err(NoBound::OutOfSupport(_))),
         "{before:?}"
     );
-    for requests in 41..=60 {
+    for requests in (41..=60).flat_map(|n| [n; 10]) {
         let d = c.decide(&r, &engine(requests));
         c.completed(&d, Latency::Exact(1000.0));
     }

@@ -101,7 +101,7 @@ fn the_bound_stays_finite_in_a_storm_and_a_calm_does_not_wind_it_up() {
     assert_eq!(c.bound(&x, &ESTIMATE, a), Ok(before));
     (0..100).for_each(|_| c.relax(&x));
     assert_eq!(c.bound(&x, &ESTIMATE, a), Ok(before));
-    // However long the calm was, a dozen broken promises at 1 in 10 are felt at once.
+    // However long the calm was, thirty broken promises at 1 in 10 are felt.
     let a = Alpha::new(0.1).unwrap();
     (0..100_000).for_each(|_| c.judge(&x, a, true));
     let calm = c.bound(&x, &ESTIMATE, a).unwrap();

@@ -5,7 +5,7 @@
 //! first: the cache is not emptied for what is merely kept.
 
 use super::pool::KvPool;
-use super::sequence_ids::Running;
+use super::sequence_ids::{Running, State};
 use super::{BLOCK_TOKENS, Demand, Layout, SharedPrefix, Shortfall, blocks_for};
 use crate::ids::SeqId;
 
@@ -42,10 +42,11 @@ impl KvPool {
         tokens: u32,
         prefix: Option<SharedPrefix>,
     ) -> Result<SeqId, Shortfall> {
-        // What eviction can't free for this request: the prefix that it needs itself.
+        // What eviction can't free for this request: the prefix that it needs itself, if it is a cached one.
+        let cached = prefix.is_some_and(|p| self.ids.get(p.seq) == State::Cached);
         let (shared, kept) = match (self.layout, prefix) {
             (_, None) => (0, 0),
-            (Layout::Streams, Some(_)) => (0, self.sequence_blocks),
+            (Layout::Streams, Some(_)) => (0, self.sequence_blocks * u32::from(cached)),
             (Layout::Unified, Some(p)) => {
                 let blocks = self.tables[p.seq.0 as usize].blocks();
                 let blocks = &blocks[..blocks_for(p.tokens) as usize];
@@ -67,16 +68,17 @@ impl KvPool {
         // Alone it has the whole pool, with its own prefix in it: it must be able to finish there.
         let missing = missing.max(cost.lifetime.saturating_sub(self.sequence_blocks));
 
-        let to_evict = cost.now.saturating_sub(self.blocks.free());
+        // A slab comes with its id: there it is ids that are short.
+        let to_evict = match self.layout {
+            Layout::Unified => cost.now.saturating_sub(self.blocks.free()),
+            Layout::Streams => 0,
+        };
         let seq = self
             .ids
             .next_free()
             .filter(|_| missing == 0 && to_evict == 0);
         let no_id = self.ids.free() == 0;
-        let evictable_ids = self
-            .ids
-            .cached()
-            .saturating_sub(u32::from(prefix.is_some()));
+        let evictable_ids = self.ids.cached() - u32::from(cached);
         let can_wait = self.ids.retiring() > 0;
         let attainable = missing == 0 && (!no_id || can_wait || evictable_ids > 0);
         seq.ok_or(Shortfall {

@@ -16,10 +16,10 @@
 //! The order of calls is the order of operations on llama.cpp's memory: the step that follows must apply them
 //! so, before it decodes.
 //!
-//! What sequences hold (token paths, and which may be evicted) is the prefix cache's to know. Two rules bind
-//! the two: whoever runs locks there exactly the prefix that it was admitted with, and nothing more; and a
-//! path that is cached already is shared when a longer one is cached, not stored twice ([`KvPool::fork`] and
-//! [`KvPool::share_range`]). Then every block counted as evictable can be evicted.
+//! What sequences hold (token paths, and which may be evicted) is the prefix cache's to know. Whoever runs shares
+//! the blocks of what it has locked there, and its id passes to the cache when it ends; so what only cached
+//! sequences hold can be evicted. (Two requests that compute the same path side by side hold it twice; of such a
+//! one, what is counted as evictable may be locked until the other ends. Then a growth is met by preemption.)
 
 mod admission;
 pub mod block_pool;
@@ -54,7 +54,7 @@ enum Layout {
     Streams,
 }
 
-/// The first tokens of a cached sequence, which a request begins with.
+/// The first tokens of a sequence, running or cached, which a request begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedPrefix {
     pub seq: SeqId,
@@ -117,6 +117,14 @@ impl Shortfall {
             sequences: 0,
             attainable,
         }
+    }
+}
+
+impl Shortfall {
+    /// Whether nothing need be evicted: an id comes back when the step that empties it is done.
+    #[must_use]
+    pub fn is_a_matter_of_time(&self) -> bool {
+        self.attainable && self.blocks == 0 && self.sequences == 0
     }
 }
 

@@ -207,7 +207,7 @@ fn a_stream_holds_its_slab_and_its_id_comes_back_after_a_step() {
         (0, 4)
     );
     let first = Shortfall {
-        blocks: 4,
+        blocks: 0,
         sequences: 1,
         attainable: true,
     };
@@ -296,4 +296,27 @@ fn the_books_are_never_behind_the_cells() {
         println!("{what}: {}", count.get());
         assert!(count.get() > 0, "the run never came to: {what}");
     }
+}
+
+/// What runs is not what eviction could free: a prefix of it takes nothing away from that.
+#[test]
+fn a_prefix_may_be_that_of_a_running_sequence() {
+    let shares = |seq| Demand {
+        prefix: Some(SharedPrefix { seq, tokens: 16 }),
+        ..demand(20, 64)
+    };
+    let mut pool = KvPool::streams(8 * BLOCK_TOKENS, 2);
+    let runs = pool.admit(&demand(20, 64)).unwrap().seq;
+    pool.grow(runs, 20).unwrap();
+    assert!(pool.admit(&shares(runs)).is_ok(), "into the other slab");
+
+    let mut pool = KvPool::unified(20 * BLOCK_TOKENS, 2, Reservation::Request);
+    let [runs, kept] = [0, 1].map(|_| {
+        let seq = pool.admit(&demand(20, 64)).unwrap().seq;
+        pool.grow(seq, 20).unwrap();
+        seq
+    });
+    assert!(pool.cache(kept, 16));
+    let short = pool.admit(&shares(runs)).unwrap_err();
+    assert!(short.attainable && short.sequences == 1, "{short:?}");
 }

@@ -241,10 +241,7 @@ impl<P> Scheduler<P> {
 
     fn plan_decodes(&self, plan: &mut StepPlan) {
         for (index, s) in self.running.iter().enumerate() {
-            if let Some(token) = s
-                .last_token
-                .filter(|_| s.ended.is_none() && !s.prefilling())
-            {
+            if let Some(token) = s.last_token.filter(|_| !s.prefilling()) {
                 let work = Work::Decode {
                     position: s.num_computed,
                     token,
@@ -268,7 +265,7 @@ impl<P> Scheduler<P> {
             .running
             .iter()
             .enumerate()
-            .filter(|(_, s)| s.ended.is_none() && s.prefilling())
+            .filter(|(_, s)| s.prefilling())
         {
             if budget == 0 {
                 break;

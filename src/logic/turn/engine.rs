@@ -65,10 +65,20 @@ impl<P: Payload> Engine<P> {
         &mut self,
         now: Timestamp,
         token_time_us: f64,
+        ended: impl FnMut(&RequestSpec, Outcome, P),
+    ) -> Option<Timestamp> {
+        let ask = self.turn.begin(now, token_time_us);
+        self.answer(ask, now, ended)
+    }
+
+    /// The rest of a turn that has been begun, from a question on; see [`Self::turn`].
+    pub fn answer(
+        &mut self,
+        mut ask: Ask,
+        now: Timestamp,
         mut ended: impl FnMut(&RequestSpec, Outcome, P),
     ) -> Option<Timestamp> {
         let mut ask_again = None;
-        let mut ask = self.turn.begin(now, token_time_us);
         loop {
             self.carry_out(&mut ended);
             ask = match ask {

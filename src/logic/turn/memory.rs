@@ -19,7 +19,7 @@ impl<P: Payload> Turn<P> {
         };
         let demands: Vec<Demand> = self.candidates.iter().map(demand).collect();
         if self.growth.is_empty() && demands.is_empty() {
-            return Ask::Run;
+            return self.run();
         }
         let growth = std::mem::take(&mut self.growth);
         Ask::Reserve(Reserve { growth, demands })
@@ -34,7 +34,7 @@ impl<P: Payload> Turn<P> {
         if let Some(short) = answer.growth_short {
             // Nobody joins while those who run can't go on.
             self.give_up();
-            return if self.caching {
+            return if self.caching && short.attainable {
                 self.evict(short)
             } else {
                 self.preempt()
@@ -71,11 +71,13 @@ impl<P: Payload> Turn<P> {
             }
         }
         match answer.short {
-            None => Ask::Run,
-            Some(short) if self.caching && !self.evicted => {
-                self.evicted = true;
-                self.evict(short)
+            None => self.run(),
+            // An id is on its way back, and comes with the step.
+            Some(short) if short.is_a_matter_of_time() => {
+                self.give_up();
+                self.run()
             }
+            Some(short) if self.caching && short.attainable => self.evict(short),
             Some(_) => self.give_up_some(),
         }
     }
@@ -93,12 +95,11 @@ impl<P: Payload> Turn<P> {
             }
             if let Some(hit) = self.candidates.first_mut().and_then(|c| c.hit.take()) {
                 self.effects.unlock.push(hit.node);
-                self.evicted = false;
                 return self.reserve();
             }
         }
         self.give_up();
-        Ask::Run
+        self.run()
     }
 
     /// Candidates that find no memory go back to where they came from.
@@ -144,15 +145,31 @@ impl<P: Payload> Turn<P> {
         }
     }
 
-    /// Takes the memory of the running request that can best wait.
+    /// Takes the memory of who has ended meanwhile, or else of the running request that can best wait.
     fn preempt(&mut self) -> Ask {
+        if self.sweep() {
+            return self.insert(After::Reserve);
+        }
         let Some(s) = self.scheduler.preempt(self.now, self.token_time_us) else {
             debug_assert!(false, "the oldest request fits the pool by itself");
-            return Ask::Run;
+            // Rather a request that fails than one that writes where it has no room.
+            let oldest = self.scheduler.running().first().map(|s| s.spec.id);
+            oldest.map(|id| self.scheduler.end(id, Outcome::Failed));
+            return self.run();
         };
         self.depart(&s);
         self.effects.preempted += 1;
         self.effects.put_back.push((s.spec, s.payload));
         self.insert(After::Reserve)
+    }
+
+    /// The end of a turn. Whoever has ended since its beginning leaves before the step is planned: else a step
+    /// with nobody in it would be no step, and they would stay.
+    fn run(&mut self) -> Ask {
+        if self.sweep() {
+            self.insert(After::Take)
+        } else {
+            Ask::Run
+        }
     }
 }

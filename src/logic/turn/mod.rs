@@ -72,8 +72,6 @@ pub struct Turn<P> {
     progressed: Vec<SeqId>,
     /// Newcomers found no memory, and none has come back since.
     starved: bool,
-    /// Memory was taken from the cache for newcomers in this turn.
-    evicted: bool,
     now: Timestamp,
     token_time_us: f64,
     pub effects: Effects<P>,
@@ -93,7 +91,6 @@ impl<P: Payload> Turn<P> {
             departing: Vec::new(),
             progressed: Vec::new(),
             starved: false,
-            evicted: false,
             now: Timestamp(0),
             token_time_us: 0.0,
             effects: Effects::default(),
@@ -151,15 +148,21 @@ impl<P: Payload> Turn<P> {
     pub fn begin(&mut self, now: Timestamp, token_time_us: f64) -> Ask {
         self.now = now;
         self.token_time_us = token_time_us;
-        self.evicted = false;
+        self.sweep();
+        self.insert(After::Take)
+    }
+
+    /// Lets what has ended go. Whether there was anything.
+    fn sweep(&mut self) -> bool {
         let mut ended = std::mem::take(&mut self.effects.ended);
         let before = ended.len();
         self.scheduler.sweep(&mut ended);
         for (s, _) in &ended[before..] {
             self.depart(s);
         }
+        let any = ended.len() > before;
         self.effects.ended = ended;
-        self.insert(After::Take)
+        any
     }
 
     /// Fills `plan` with the next step. An empty plan is no step.

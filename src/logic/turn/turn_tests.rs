@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -8,6 +8,7 @@ use super::world::{World, next_token};
 use super::*;
 use crate::logic::kv::{KvPool, Reservation};
 use crate::logic::request::FinishReason;
+use crate::logic::scheduler::StepLimits;
 use crate::logic::scheduler::policy::{Policy, StepOrder};
 use crate::logic::wait_queue::QueueOrder;
 
@@ -200,6 +201,74 @@ fn a_request_that_needs_the_whole_pool_gets_it_from_the_cache() {
     w.assert_nothing_leaked();
 }
 
+/// It is the promise to those that run that a newcomer fails on: nothing that is cached would help.
+#[test]
+fn a_newcomer_that_cannot_fit_leaves_the_cache_alone() {
+    let mut w = world(3, 8, PROMISED);
+    w.submit(&text(1, 32), 1, 1, 0);
+    w.run_dry();
+    w.submit(&text(2, 16), 60, 60, 0);
+    w.step();
+    let newcomer = w.submit(&text(3, 16), 40, 40, 0);
+    for _ in 0..20 {
+        w.step();
+    }
+    assert_eq!(w.engine.seen.evicted, 0);
+    w.run_dry();
+    assert_eq!(w.ended[&newcomer].1.len(), 40);
+    w.assert_texts();
+    w.assert_nothing_leaked();
+}
+
+#[test]
+fn two_newcomers_that_each_need_an_eviction_start_in_one_turn() {
+    let mut w = world(3, 6, PROMISED);
+    for seed in 1..=3 {
+        w.submit(&text(seed, 32), 1, 1, 0);
+        w.run_dry();
+    }
+    w.submit(&text(4, 32), 8, 8, 0);
+    w.submit(&text(5, 32), 8, 8, 0);
+    w.step();
+    assert_eq!(w.engine.turn.scheduler().running().len(), 2);
+    w.run_dry();
+    w.assert_texts();
+    w.assert_nothing_leaked();
+}
+
+/// An engine that has nothing to compute goes to sleep, and nobody may be left in it.
+#[test]
+fn who_leaves_within_a_turn_is_gone_at_its_end() {
+    for caching in [true, false] {
+        let mut w = world(2, 20, PROMISED);
+        w.engine.turn = Turn::new(
+            Scheduler::new(
+                continuous(2),
+                StepLimits {
+                    prefill_budget: 5,
+                    n_batch: 9,
+                },
+            ),
+            caching,
+        );
+        let id = w.submit(&text(1, 20), 9, 9, 0);
+        for _ in 0..6 {
+            w.step();
+        }
+        // As a message between two questions would: its turn has begun, its step is not planned.
+        let ask = w.engine.turn.begin(w.now, 1.0);
+        assert!(w.engine.turn.cancel(id));
+        let mut gone = 0;
+        w.engine.answer(ask, w.now, |spec, outcome, _| {
+            assert_eq!((spec.id, outcome), (id, Outcome::Cancelled));
+            gone += 1;
+        });
+        assert_eq!(gone, 1);
+        assert!(w.engine.turn.scheduler().running().is_empty());
+        assert!(w.engine.plan.rows.is_empty());
+    }
+}
+
 #[test]
 fn a_failed_request_leaves_what_others_share_whole() {
     let mut w = world(3, 30, PROMISED);
@@ -246,6 +315,7 @@ fn run(
     let (pool, caching) = pool(which);
     let mut w = World::new(continuous(max_running), order, pool, caching);
     let mut expected = BTreeMap::new();
+    let mut touched = BTreeSet::new();
     for (op, seed, shared, says) in ops {
         match op {
             0..=2 => {
@@ -259,9 +329,14 @@ fn run(
                     w.step();
                 }
             }
-            5 => w.cancel(RequestId(shared as u64 % 8)),
+            5 => {
+                let id = RequestId(shared as u64 % 8);
+                touched.insert(id);
+                w.cancel(id);
+            }
             _ => {
                 if w.begin() {
+                    touched.extend(w.engine.plan.rows.get(shared % 4).map(|r| r.request));
                     w.finish(Some(shared % 4));
                 }
             }
@@ -271,8 +346,9 @@ fn run(
     w.assert_texts();
     assert_eq!(w.ended.len(), expected.len());
     for (id, (outcome, said)) in &w.ended {
-        if matches!(outcome, Outcome::Finished(_)) {
-            assert_eq!(said.len() as u32, expected[id], "{id}");
+        match outcome {
+            Outcome::Finished(_) => assert_eq!(said.len() as u32, expected[id], "{id}"),
+            _ => assert!(touched.contains(id), "{id} ended as {outcome:?}"),
         }
     }
     w.assert_nothing_leaked();

@@ -21,6 +21,8 @@ pub struct LlamaBackend {
     batch: LlamaBatch<'static>,
     /// Index in the batch of each row's last token.
     last_token: Vec<i32>,
+    /// Sequences share one pool of cells.
+    unified: bool,
     effective: EffectiveSettings,
 }
 
@@ -117,6 +119,7 @@ impl LlamaBackend {
             context,
             batch,
             last_token: Vec::new(),
+            unified: kv.layout.resolved() == KvLayout::Unified,
             effective,
         };
         backend.effective.partial_removal = backend.try_partial_removal(loaded);
@@ -197,16 +200,19 @@ impl ModelBackend for LlamaBackend {
 
     fn copy(&mut self, from: SeqId, to: SeqId, tokens: u32) {
         let (source, copy) = (from.0 as i32, to.0 as i32);
-        // Positions are below 2^31, which is all that can fail here.
-        let copied = if self.effective.kv_layout == "unified" {
-            self.context
-                .kv_cache_seq_cp(source, copy, None, Some(tokens))
-        } else {
-            // Between streams only the whole can be copied.
-            self.context.kv_cache_seq_cp(source, copy, None, None)
-        };
-        debug_assert!(copied.is_ok());
-        self.remove(to, tokens);
+        // Between streams only the whole can be copied.
+        let end = self.unified.then_some(tokens);
+        if let Err(e) = self.context.kv_cache_seq_cp(source, copy, None, end) {
+            tracing::error!(
+                from = from.0,
+                to = to.0,
+                tokens,
+                "the prefix was not copied: {e}"
+            );
+        }
+        if !self.unified {
+            self.remove(to, tokens);
+        }
     }
 
     fn effective(&self) -> EffectiveSettings {
