@@ -192,13 +192,16 @@ pub struct StepBuffers {
     pub inputs: Vec<RowInput>,
     /// One for each row of the plan, filled by the runner.
     pub results: Vec<RowResult>,
-    /// The scheduler had no pause since the step before: the time between the two is host work.
+    /// There was no pause since the step before: the time between the two is host work.
     pub back_to_back: bool,
+    /// The runner went on with the step after this one by itself.
+    pub followed: bool,
     /// Removals, decode and sampling, filled by the runner.
     pub model_time: Duration,
 }
 
 /// What the runner needs beside the plan's row.
+#[derive(Clone)]
 pub struct RowInput {
     /// The prompt, and what of the reply is to be computed again, for a row that prefills.
     pub prompt: Option<Arc<[TokenId]>>,

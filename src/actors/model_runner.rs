@@ -1,16 +1,17 @@
 //! ModelRunner: the one place where the model computes.
 //!
 //! Owns the backend, whose context was made on this thread and can't leave it. Hears the Scheduler's
-//! [`RunStep`] and answers with [`StepDone`]; a handler takes as long as the model does, so it has an arbiter
-//! of its own. When it panics, the backend is gone: the watchdog ends the process.
+//! [`RunStep`] and answers with [`StepDone`] of that step and of those that follow it without a plan (see
+//! [`super::handoff`]). A handler takes as long as the model does, so it has an arbiter of its own. When it panics,
+//! the backend is gone: the watchdog ends the process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actix::{Actor, AsyncContext, Context, Handler, Recipient};
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, WrapFuture};
 
 use super::handoff::Handoff;
-use crate::logic::scheduler::step::{MemoryOp, Work};
+use crate::logic::scheduler::step::{MemoryOp, RowResult, Work};
 use crate::messages::{RunStep, StepBuffers, StepDone};
 use crate::model::sampling::Sampler;
 use crate::model::step::{SampledRow, run_rows};
@@ -93,6 +94,66 @@ impl ModelRunner {
     }
 }
 
+impl ModelRunner {
+    /// Computes a step, and those that follow it.
+    fn run(&mut self, mut step: Box<StepBuffers>, ctx: &mut Context<Self>) {
+        loop {
+            let started = Instant::now();
+            let metrics = &self.accounts.metrics;
+            if let Some(before) = self.handed_back.filter(|_| step.back_to_back) {
+                metrics.step_host.observe((started - before).as_secs_f64());
+            }
+            self.compute(&mut step);
+            let delay = self.backend.take_delay();
+            step.model_time = started.elapsed() + delay;
+            let metrics = &self.accounts.metrics;
+            metrics.step_model.observe(step.model_time.as_secs_f64());
+            if delay > Duration::ZERO {
+                let sleep = tokio::time::sleep(delay)
+                    .into_actor(self)
+                    .map(|(), runner, ctx| {
+                        if let Some(next) = runner.done(step) {
+                            runner.run(next, ctx);
+                        }
+                    });
+                ctx.spawn(sleep);
+                return;
+            }
+            let id = step.plan.id;
+            match self.done(step) {
+                Some(next) => step = next,
+                None => return self.handoff.wait(id),
+            }
+        }
+    }
+
+    /// Hands a step back. `Some` if another one follows it without a plan.
+    fn done(&mut self, mut step: Box<StepBuffers>) -> Option<Box<StepBuffers>> {
+        self.handed_back = Some(Instant::now());
+        let next = self.next(&step);
+        step.followed = next.is_some();
+        self.scheduler.do_send(StepDone(step));
+        next
+    }
+
+    /// The step that follows, unless somebody's reply ends here or the scheduler has something to do.
+    fn next(&self, step: &StepBuffers) -> Option<Box<StepBuffers>> {
+        let ends = |r: &RowResult| matches!(r, RowResult::Sampled(t) if self.backend.ends(*t));
+        if step.plan.ahead == 0 || step.results.iter().any(ends) {
+            return None;
+        }
+        let mut next = self.handoff.go_on()?;
+        if !step.plan.follow(&step.results, &mut next.plan) {
+            self.handoff.give_back(next);
+            return None;
+        }
+        next.inputs.clone_from(&step.inputs);
+        next.back_to_back = true;
+        next.followed = false;
+        Some(next)
+    }
+}
+
 impl Actor for ModelRunner {
     type Context = Context<Self>;
 }
@@ -100,33 +161,7 @@ impl Actor for ModelRunner {
 impl Handler<RunStep> for ModelRunner {
     type Result = ();
 
-    fn handle(&mut self, RunStep(mut step): RunStep, ctx: &mut Self::Context) {
-        let started = Instant::now();
-        let metrics = &self.accounts.metrics;
-        if let Some(before) = self.handed_back.filter(|_| step.back_to_back) {
-            metrics.step_host.observe((started - before).as_secs_f64());
-        }
-        self.compute(&mut step);
-        let delay = self.backend.take_delay();
-        step.model_time = started.elapsed() + delay;
-        self.accounts
-            .metrics
-            .step_model
-            .observe(step.model_time.as_secs_f64());
-        if delay == Duration::ZERO {
-            self.handed_back = Some(Instant::now());
-            let done = step.plan.id;
-            self.scheduler.do_send(StepDone(step));
-            self.handoff.wait(done);
-        } else {
-            use actix::{ActorFutureExt, WrapFuture};
-            let sleep = tokio::time::sleep(delay)
-                .into_actor(self)
-                .map(|(), runner, _| {
-                    runner.handed_back = Some(Instant::now());
-                    runner.scheduler.do_send(StepDone(step));
-                });
-            ctx.spawn(sleep);
-        }
+    fn handle(&mut self, RunStep(step): RunStep, ctx: &mut Self::Context) {
+        self.run(step, ctx);
     }
 }

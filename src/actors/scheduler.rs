@@ -87,6 +87,7 @@ impl Scheduler {
     /// Begins a turn.
     fn begin(&mut self) {
         self.idle = false;
+        self.peers.handoff.resume();
         let token_time_us = self.published.step_ms().unwrap_or(0.0) * 1e3;
         let ask = self.turn.begin(self.clock.now(), token_time_us);
         self.pose(ask);
@@ -169,10 +170,22 @@ impl Scheduler {
                 sampling: job.sampling,
             });
         }
+        step.followed = false;
         step.back_to_back = std::mem::replace(&mut self.back_to_back, true);
         self.published.step_started(self.clock.now());
         self.peers.runner.do_send(RunStep(step));
         self.peers.handoff.answer(done);
+    }
+
+    /// The runner has gone on with the step after `step`: nothing is to be planned, unless somebody has to leave.
+    fn follow(&mut self, step: Box<StepBuffers>, now: Timestamp) {
+        self.turn.followed();
+        self.published.step_started(now);
+        self.publish();
+        if self.turn.is_due() {
+            self.peers.handoff.interrupt();
+        }
+        self.peers.handoff.give_back(step);
     }
 
     /// Wakes an idle scheduler at `at`.
@@ -202,6 +215,8 @@ impl Handler<WorkWaiting> for Scheduler {
     fn handle(&mut self, _: WorkWaiting, _: &mut Self::Context) {
         if self.idle {
             self.begin();
+        } else if self.turn.has_room() {
+            self.peers.handoff.interrupt();
         }
     }
 }
@@ -286,8 +301,12 @@ impl Handler<StepDone> for Scheduler {
             self.published
                 .observe_step(&mut self.pace, seconds, sampled as u32);
         }
-        self.buffers = Some(step);
-        self.begin();
+        if step.followed {
+            self.follow(step, now);
+        } else {
+            self.buffers = Some(step);
+            self.begin();
+        }
     }
 }
 
@@ -297,6 +316,8 @@ impl Handler<Cancel> for Scheduler {
     fn handle(&mut self, Cancel(id): Cancel, _: &mut Self::Context) {
         // Whatever runs is part of a turn under way, or of a step: it leaves at the turn's end or the next one's
         // beginning.
-        self.turn.cancel(id);
+        if self.turn.cancel(id) {
+            self.peers.handoff.interrupt();
+        }
     }
 }

@@ -188,6 +188,10 @@ impl ModelBackend for FakeBackend {
         Ok(())
     }
 
+    fn ends(&self, token: TokenId) -> bool {
+        token == EOG
+    }
+
     fn logits(&self, row: usize) -> &[f32] {
         &self.logits[row]
     }

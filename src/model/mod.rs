@@ -47,6 +47,9 @@ pub trait ModelBackend {
     /// Logits after the last token of row `row` of the last batch; only for rows that asked for them.
     fn logits(&self, row: usize) -> &[f32];
 
+    /// Whether the model ends a reply with this token.
+    fn ends(&self, token: TokenId) -> bool;
+
     /// Removes the cells of `seq` from `position` on. False if the model can't remove a part of a sequence.
     fn remove(&mut self, seq: SeqId, position: u32) -> bool;
 

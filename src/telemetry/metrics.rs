@@ -19,7 +19,7 @@ pub struct Metrics {
     pub ttft: Histogram,
     /// From arrival to the end, for complete replies.
     pub e2e: Histogram,
-    /// Host work of a step: all but the model's own time.
+    /// Between the model's part of a step and that of the next.
     pub step_host: Histogram,
     /// The model's part of a step: memory operations, decode, sampling.
     pub step_model: Histogram,
@@ -116,7 +116,7 @@ impl Metrics {
             e2e: histogram("cadenced_e2e_seconds", "Arrival to last token.", SECONDS)?,
             step_host: histogram(
                 "cadenced_step_host_seconds",
-                "Host work of a step besides the model: planning, KV accounting, messages, streaming.",
+                "From the model's last result to its next batch: what of planning, accounts and messages it has to wait for.",
                 HOST_SECONDS,
             )?,
             step_model: histogram(

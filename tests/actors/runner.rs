@@ -1,14 +1,22 @@
-//! The model runner.
+//! The model runner: a step and its results, and the steps that follow it without a plan.
 
 use super::*;
+use cadenced::actors::handoff::Handoff;
 
-#[actix::test]
-async fn model_runner_answers_a_step_with_its_results_and_its_buffers() {
+/// A runner whose model says `words` words before it ends a reply, and the steps that it has done.
+fn runner_alone(words: u32) -> (actix::Addr<ModelRunner>, Arc<Handoff>, Heard<StepDone>) {
     let (scheduler, done) = recorder();
     let mut config = Config::load(None, [], &Flags::default()).unwrap();
     config.fake.step_us = 0.0;
-    let backend = FakeBackend::new(&config);
-    let runner = ModelRunner::new(Box::new(backend), scheduler, Arc::default(), accounts()).start();
+    (config.fake.length_min, config.fake.length_max) = (words, words);
+    let backend = Box::new(FakeBackend::new(&config));
+    let handoff = Arc::new(Handoff::default());
+    let runner = ModelRunner::new(backend, scheduler, Arc::clone(&handoff), accounts());
+    (runner.start(), handoff, done)
+}
+
+/// Step 7: a prompt of four tokens, after which `ahead` steps may follow.
+fn prompt(ahead: u32) -> RunStep {
     let ((_, job), _receiver) = request(1, 4, 4);
     let row = RowPlan {
         index: 0,
@@ -20,26 +28,73 @@ async fn model_runner_answers_a_step_with_its_results_and_its_buffers() {
             samples: Some(0),
         },
     };
-    let step = StepBuffers {
+    RunStep(Box::new(StepBuffers {
         plan: StepPlan {
             id: StepId(7),
             ops: vec![],
             rows: vec![row],
+            ahead,
         },
         inputs: vec![RowInput {
             prompt: Some(job.prompt),
             sampling: job.sampling,
         }],
         ..StepBuffers::default()
-    };
-    runner.send(RunStep(Box::new(step))).await.unwrap();
-    // The fake's cost is slept on tokio's clock.
-    let step = loop {
+    }))
+}
+
+/// The next step done. The fake's cost is slept on tokio's clock.
+async fn next_done(done: &Heard<StepDone>) -> Box<StepBuffers> {
+    loop {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        if let Some(StepDone(step)) = done.lock().unwrap().pop() {
-            break step;
+        let mut done = done.lock().unwrap();
+        if !done.is_empty() {
+            return done.remove(0).0;
         }
-    };
-    assert_eq!(step.plan.id, StepId(7));
+    }
+}
+
+#[actix::test]
+async fn a_step_comes_back_with_its_results_and_its_buffers() {
+    let (runner, _, done) = runner_alone(9);
+    runner.send(prompt(0)).await.unwrap();
+    let step = next_done(&done).await;
+    assert_eq!((step.plan.id, step.followed), (StepId(7), false));
     assert!(matches!(step.results[..], [RowResult::Sampled(_)]));
+}
+
+#[actix::test]
+async fn steps_follow_as_far_as_the_plan_allows_and_as_their_results_are_taken_in() {
+    let (runner, handoff, done) = runner_alone(9);
+    runner.send(prompt(2)).await.unwrap();
+    let first = next_done(&done).await;
+    let [RowResult::Sampled(said)] = first.results[..] else {
+        panic!("a prompt samples");
+    };
+    assert!(first.followed);
+    // Its buffers have not come back, so the runner waits for its scheduler.
+    let second = next_done(&done).await;
+    assert_eq!((second.plan.id, second.followed), (StepId(8), false));
+    let next = Work::Decode {
+        position: 4,
+        token: said,
+        index: 1,
+    };
+    assert_eq!(second.plan.rows[0].work, next);
+    handoff.give_back(first);
+    runner.send(RunStep(second)).await.unwrap();
+    assert!(next_done(&done).await.followed, "one is left of two");
+    let last = next_done(&done).await;
+    assert_eq!((last.plan.ahead, last.followed), (0, false));
+}
+
+#[actix::test]
+async fn none_follows_where_the_scheduler_has_something_to_do_or_a_reply_ends() {
+    let (runner, handoff, done) = runner_alone(9);
+    handoff.interrupt();
+    runner.send(prompt(2)).await.unwrap();
+    assert!(!next_done(&done).await.followed);
+    let (runner, _, done) = runner_alone(0);
+    runner.send(prompt(2)).await.unwrap();
+    assert!(!next_done(&done).await.followed, "a reply without words");
 }

@@ -88,6 +88,10 @@ pub struct Driver {
     pub engine: Engine<Talk>,
     pub now: Timestamp,
     pub steps: u64,
+    /// Steps that followed another without a turn.
+    pub followed: u64,
+    /// The step in flight is one of them.
+    follows: bool,
 }
 
 impl Driver {
@@ -105,6 +109,8 @@ impl Driver {
             ),
             now: Timestamp(0),
             steps: 0,
+            followed: 0,
+            follows: false,
         }
     }
 
@@ -122,6 +128,9 @@ impl Driver {
 
     /// Up to the sending of a step; false when there is nothing to do. `end` hears of each request that ends.
     pub fn begin(&mut self, end: &mut impl FnMut(RequestId, Outcome, Talk)) -> bool {
+        if std::mem::take(&mut self.follows) {
+            return true;
+        }
         let leaves = |spec: &RequestSpec, outcome, talk| end(spec.id, outcome, talk);
         self.engine.turn(self.now, 1.0, leaves);
         !self.engine.plan.is_empty()
@@ -137,11 +146,15 @@ impl Driver {
                     .then_some(Outcome::Finished(FinishReason::Stop)),
             }
         };
+        // The runner decides before the results are taken in, and is interrupted by what was due before.
+        let uninterrupted = !self.engine.turn.is_due();
         let completed = self
             .engine
             .turn
             .complete(&self.engine.plan, results, deliver);
         completed.expect("the step in flight");
         self.steps += 1;
+        self.follows = uninterrupted && self.engine.follow(results);
+        self.followed += u64::from(self.follows);
     }
 }

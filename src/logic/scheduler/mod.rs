@@ -237,6 +237,37 @@ impl<P> Scheduler<P> {
             self.in_flight = true;
         }
         plan.id = self.last_step;
+        plan.ahead = self.steps_ahead(plan);
+    }
+
+    /// Steps that may follow this one without anybody being asked: all rows decode, and nobody reaches its last
+    /// token or the end of a block before the last of them. What the model's memory is rid of is reported first.
+    fn steps_ahead(&self, plan: &StepPlan) -> u32 {
+        if !plan.ops.is_empty() || self.running.iter().any(Sequence::prefilling) {
+            return 0;
+        }
+        let of = |s: &Sequence<P>| {
+            let tokens_left = s.spec.max_tokens - s.num_generated;
+            let block_end = (s.booked / BLOCK_TOKENS + 1) * BLOCK_TOKENS - 1;
+            let room = s.lease.capacity().min(block_end);
+            tokens_left
+                .min(room.saturating_sub(s.num_computed))
+                .saturating_sub(1)
+        };
+        self.running.iter().map(of).min().unwrap_or(0)
+    }
+
+    /// The step that was in flight has been followed by another, see [`StepPlan::follow`]: that one is in flight.
+    pub fn followed(&mut self) {
+        debug_assert!(!self.in_flight, "its results come first");
+        self.last_step = self.last_step.next();
+        self.in_flight = true;
+    }
+
+    /// Whether somebody has ended who has not left.
+    #[must_use]
+    pub fn any_ended(&self) -> bool {
+        self.running.iter().any(|s| s.ended.is_some())
     }
 
     fn plan_decodes(&self, plan: &mut StepPlan) {

@@ -9,6 +9,8 @@ pub struct StepPlan {
     pub ops: Vec<MemoryOp>,
     /// At most one row for each sequence.
     pub rows: Vec<RowPlan>,
+    /// So many steps of the same rows may follow without another plan, see [`Self::follow`].
+    pub ahead: u32,
 }
 
 impl StepPlan {
@@ -16,6 +18,31 @@ impl StepPlan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty() && self.rows.is_empty()
+    }
+
+    /// Makes `next` the step after this one, in which each row decodes what it has sampled in this one. False
+    /// if the plan does not provide for that, or `results` don't: somebody has to plan then.
+    #[must_use]
+    pub fn follow(&self, results: &[RowResult], next: &mut Self) -> bool {
+        let Some(ahead) = self.ahead.checked_sub(1) else {
+            return false;
+        };
+        next.id = self.id.next();
+        next.ops.clear();
+        next.rows.clear();
+        next.ahead = ahead;
+        for (row, result) in self.rows.iter().zip(results) {
+            let (Some(index), RowResult::Sampled(token)) = (row.work.samples(), *result) else {
+                return false;
+            };
+            let work = Work::Decode {
+                position: row.work.position() + row.work.tokens(),
+                token,
+                index: index + 1,
+            };
+            next.rows.push(RowPlan { work, ..*row });
+        }
+        true
     }
 
     /// Sequences without a cell once the operations are done.

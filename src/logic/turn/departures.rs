@@ -9,10 +9,13 @@ impl<P: Payload> Turn<P> {
     /// Lets a sequence go: what the cache may keep of it is asked next, the rest is given back.
     pub(super) fn depart(&mut self, s: &Sequence<P>) {
         self.starved = false;
+        let tokens = s.payload.context();
+        // Who was cancelled may have computed a token more than its payload has heard of.
+        let known = s.num_computed.min(tokens.len() as u32);
         let departure = Insertion {
             seq: s.lease.seq,
-            tokens: s.payload.context(),
-            len: whole_blocks(s.num_computed),
+            tokens,
+            len: whole_blocks(known),
             computed: s.num_computed,
             lock: s.lock,
             leaves: true,

@@ -7,7 +7,7 @@ use crate::logic::kv::KvPool;
 use crate::logic::prefix::PrefixCache;
 use crate::logic::request::{Outcome, RequestSpec};
 use crate::logic::scheduler::invariants::assert_plan;
-use crate::logic::scheduler::step::StepPlan;
+use crate::logic::scheduler::step::{RowResult, StepPlan};
 use crate::logic::time::Timestamp;
 use crate::logic::wait_queue::WaitQueue;
 
@@ -118,6 +118,21 @@ impl<P: Payload> Engine<P> {
             assert_plan(self.turn.scheduler(), &self.plan);
         }
         ask_again
+    }
+
+    /// Instead of a turn: the step that follows the one whose `results` have been taken in, as the runner begins
+    /// it by itself. False, and nothing is changed, if none may.
+    pub fn follow(&mut self, results: &[RowResult]) -> bool {
+        let mut next = StepPlan::default();
+        if !self.plan.follow(results, &mut next) {
+            return false;
+        }
+        self.plan = next;
+        self.turn.followed();
+        if self.check_invariants {
+            assert_plan(self.turn.scheduler(), &self.plan);
+        }
+        true
     }
 
     /// What the turn has left to be done.

@@ -168,6 +168,26 @@ impl<P: Payload> Turn<P> {
     /// Fills `plan` with the next step. An empty plan is no step.
     pub fn plan(&mut self, plan: &mut StepPlan) {
         self.scheduler.plan(plan);
+        if !self.deferred.is_empty() {
+            plan.ahead = 0;
+        }
+    }
+
+    /// Instead of a turn: the step whose results have been taken in was followed by another.
+    pub fn followed(&mut self) {
+        self.scheduler.followed();
+    }
+
+    /// Whether a turn has something to do for those that are here.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.scheduler.any_ended() || !self.effects.abandoned.is_empty()
+    }
+
+    /// Whether somebody could join.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.scheduler.take_rule(self.deferred.len()).is_some()
     }
 
     /// Takes a step's results in; see [`Scheduler::complete`].

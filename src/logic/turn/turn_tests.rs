@@ -311,7 +311,7 @@ fn run(
     order: QueueOrder,
     max_running: usize,
     ops: Vec<(u8, i32, usize, u32)>,
-) -> (Seen, u64) {
+) -> (Seen, u64, u64) {
     let (pool, caching) = pool(which);
     let mut w = World::new(continuous(max_running), order, pool, caching);
     let mut expected = BTreeMap::new();
@@ -352,7 +352,7 @@ fn run(
         }
     }
     w.assert_nothing_leaked();
-    (w.engine.seen, w.memory_only)
+    (w.engine.seen, w.memory_only, w.followed)
 }
 
 /// Whatever is submitted, cancelled or fails, under whatever pressure: every request ends exactly once with the
@@ -361,12 +361,12 @@ fn run(
 fn texts_are_right_and_nothing_leaks() {
     let ops = prop::collection::vec((0u8..7, 0i32..3, 0usize..36, 1u32..30), 0..25);
     let order = prop_oneof![Just(QueueOrder::Arrival), Just(QueueOrder::Deadline)];
-    let reached = std::cell::Cell::new([0; 6]);
+    let reached = std::cell::Cell::new([0; 7]);
     TestRunner::new(ProptestConfig::with_cases(2000))
         .run(
             &(0usize..5, order, 1usize..4, ops),
             |(which, order, max_running, ops)| {
-                let (seen, memory_only) = run(which, order, max_running, ops);
+                let (seen, memory_only, followed) = run(which, order, max_running, ops);
                 let Seen {
                     hits,
                     deferred,
@@ -374,7 +374,15 @@ fn texts_are_right_and_nothing_leaks() {
                     evicted,
                     starved,
                 } = seen;
-                let more = [hits, deferred, preempted, evicted, starved, memory_only];
+                let more = [
+                    hits,
+                    deferred,
+                    preempted,
+                    evicted,
+                    starved,
+                    memory_only,
+                    followed,
+                ];
                 let so_far = reached.get();
                 reached.set(std::array::from_fn(|i| so_far[i] + more[i]));
                 Ok(())
@@ -382,6 +390,6 @@ fn texts_are_right_and_nothing_leaks() {
         )
         .unwrap();
     let reached = reached.get();
-    println!("hits, deferred, preempted, evicted, starved, memory only: {reached:?}");
+    println!("hits, deferred, preempted, evicted, starved, memory only, followed: {reached:?}");
     assert!(reached.iter().all(|n| *n > 0), "{reached:?}");
 }

@@ -10,7 +10,7 @@ use crate::logic::kv::KvPool;
 use crate::logic::prefix::{EvictionOrder, PrefixCache};
 use crate::logic::request::{FinishReason, Outcome, RequestSpec};
 use crate::logic::scheduler::policy::Policy;
-use crate::logic::scheduler::step::{MemoryOp, RowResult, Work};
+use crate::logic::scheduler::step::{MemoryOp, RowResult, StepPlan, Work};
 use crate::logic::scheduler::{Scheduler, Sequence, StepLimits};
 use crate::logic::time::Timestamp;
 use crate::logic::turn::engine::Engine;
@@ -70,6 +70,12 @@ pub struct World {
     pub steps: u32,
     /// Steps that only gave memory back.
     pub memory_only: u64,
+    /// Steps that followed another without a turn.
+    pub followed: u64,
+    /// The step in flight is one of them.
+    follows: bool,
+    /// The step that could have followed the last one, where a turn was made instead.
+    expected: Option<StepPlan>,
     /// The cells of each sequence, and what is in each cell.
     cells: BTreeMap<SeqId, Vec<usize>>,
     contents: Vec<TokenId>,
@@ -105,6 +111,9 @@ impl World {
             started: Vec::new(),
             steps: 0,
             memory_only: 0,
+            followed: 0,
+            follows: false,
+            expected: None,
             cells: BTreeMap::new(),
             contents: Vec::new(),
             cells_total: shared.then_some(usage.blocks_total as usize * 16),
@@ -156,6 +165,12 @@ impl World {
 
     /// Up to the sending of a step; false when there is nothing to do.
     pub fn begin(&mut self) -> bool {
+        if std::mem::take(&mut self.follows) {
+            return true;
+        }
+        let (turn, queue) = (&self.engine.turn, &self.engine.queue);
+        let undisturbed = !turn.is_due() && (queue.is_empty() || !turn.has_room());
+        let expected = self.expected.take().filter(|_| undisturbed);
         let mut ended = Vec::new();
         self.engine.turn(self.now, 1.0, |spec, outcome, talk| {
             ended.push((spec.id, outcome, talk.generated));
@@ -169,6 +184,9 @@ impl World {
             }
         }
         let plan = &self.engine.plan;
+        if let Some(expected) = expected {
+            assert_eq!(*plan, expected, "a turn would have planned the same");
+        }
         self.memory_only += u64::from(plan.rows.is_empty() && !plan.ops.is_empty());
         !plan.is_empty()
     }
@@ -237,7 +255,9 @@ impl World {
             results.push(match row.work.samples() {
                 None => RowResult::Advanced,
                 Some(index) => {
-                    assert_eq!(index, context.len() as u32 - prompt_tokens);
+                    // Who was cancelled has not heard the last token.
+                    let heard = index == context.len() as u32 - prompt_tokens;
+                    assert!(heard || self.engine.turn.is_due());
                     RowResult::Sampled(next_token(&self.read(row.seq)))
                 }
             });
@@ -247,11 +267,21 @@ impl World {
             s.payload.generated.push(token);
             (s.num_generated >= s.payload.says).then_some(Outcome::Finished(FinishReason::Stop))
         };
+        // The runner decides before the results are taken in, and is interrupted by what was due before.
+        let uninterrupted = !self.engine.turn.is_due();
         self.engine
             .turn
             .complete(&self.engine.plan, &results, deliver)
             .unwrap();
         self.steps += 1;
+        if uninterrupted && self.steps % 3 != 0 {
+            self.follows = self.engine.follow(&results);
+            self.followed += u64::from(self.follows);
+        } else {
+            let mut next = StepPlan::default();
+            let may = self.engine.plan.follow(&results, &mut next);
+            self.expected = may.then_some(next);
+        }
         self.now = self.now + Duration::from_micros(1);
     }
 

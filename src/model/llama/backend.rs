@@ -2,6 +2,7 @@
 //! step's.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use llama_cpp_2::DecodeError;
 use llama_cpp_2::context::LlamaContext;
@@ -10,6 +11,7 @@ use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 
+use super::super::vocab::Vocab;
 use super::super::{BatchRow, DecodeCode, EffectiveSettings, ModelBackend, llama_log};
 use super::{LoadedModel, ModelError, library};
 use crate::config::{Config, FlashAttention, KvLayout, KvType, Reuse};
@@ -17,6 +19,7 @@ use crate::ids::{SeqId, TokenId};
 
 /// A context of its own over the loaded model; see the module's text.
 pub struct LlamaBackend {
+    vocab: Arc<Vocab>,
     context: LlamaContext<'static>,
     batch: LlamaBatch<'static>,
     /// Index in the batch of each row's last token.
@@ -116,6 +119,7 @@ impl LlamaBackend {
         };
         let batch = LlamaBatch::new(runner.n_batch as usize, 1);
         let mut backend = Self {
+            vocab: Arc::clone(&loaded.vocab),
             context,
             batch,
             last_token: Vec::new(),
@@ -185,6 +189,10 @@ impl ModelBackend for LlamaBackend {
             DecodeError::NTokensZero => DecodeCode(-1),
             DecodeError::Unknown(code) => DecodeCode(code),
         })
+    }
+
+    fn ends(&self, token: TokenId) -> bool {
+        self.vocab.is_eog(token)
     }
 
     fn logits(&self, row: usize) -> &[f32] {
