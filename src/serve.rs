@@ -22,7 +22,7 @@ use crate::logic::request::Outcome;
 use crate::model::fake::{self, FakeBackend, FakeEncoder};
 use crate::model::llama::{LlamaBackend, LoadedModel, ModelError};
 use crate::model::{ModelBackend, ModelFront};
-use crate::system::{self, Shared};
+use crate::system::{self, Shared, Threads};
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::published::Published;
@@ -211,7 +211,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
         .await
         .map_err(|e| ModelError(format!("admission: {e}")))?
         .map_err(ModelError)?;
-    let engine = system::start(&config, &state.shared, files, make).await?;
+    let engine = system::start(&config, &state.shared, files, Threads::own(), make).await?;
     let transcripts = engine.effective.prefix_reuse.then(Arc::default);
     let front = ModelFront {
         transcripts,

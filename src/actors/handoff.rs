@@ -14,12 +14,31 @@ use crate::ids::StepId;
 const LIMIT: Duration = Duration::from_micros(200);
 
 /// See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Handoff {
     answered: AtomicU64,
+    limit: Duration,
+}
+
+impl Default for Handoff {
+    fn default() -> Self {
+        Self {
+            answered: AtomicU64::new(0),
+            limit: LIMIT,
+        }
+    }
 }
 
 impl Handoff {
+    /// For a scheduler on the runner's own thread, which can't answer while the runner waits: nobody does.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            limit: Duration::ZERO,
+            ..Self::default()
+        }
+    }
+
     /// Scheduler: what follows `done` has been sent, or nothing will.
     pub fn answer(&self, done: StepId) {
         self.answered.store(done.0, Ordering::Release);
@@ -28,7 +47,7 @@ impl Handoff {
     /// Runner: waits until `done` is answered, but not for long.
     pub fn wait(&self, done: StepId) {
         let start = Instant::now();
-        while self.answered.load(Ordering::Acquire) < done.0 && start.elapsed() < LIMIT {
+        while self.answered.load(Ordering::Acquire) < done.0 && start.elapsed() < self.limit {
             std::thread::yield_now();
         }
     }

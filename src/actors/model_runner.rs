@@ -5,11 +5,13 @@
 //! of its own. When it panics, the backend is gone: the watchdog ends the process.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context, Handler, Recipient};
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tokio::time::Instant;
 
 use super::handoff::Handoff;
+use crate::clock::Clock;
 use crate::logic::scheduler::step::{MemoryOp, Work};
 use crate::messages::{RunStep, StepBuffers, StepDone};
 use crate::model::sampling::Sampler;
@@ -23,6 +25,7 @@ pub struct ModelRunner {
     sampler: Sampler,
     scheduler: Recipient<StepDone>,
     handoff: Arc<Handoff>,
+    clock: Clock,
     accounts: Arc<Accounts>,
     /// When the last step was handed back, for the time between two steps.
     handed_back: Option<Instant>,
@@ -35,6 +38,7 @@ impl ModelRunner {
         backend: Box<dyn ModelBackend>,
         scheduler: Recipient<StepDone>,
         handoff: Arc<Handoff>,
+        clock: Clock,
         accounts: Arc<Accounts>,
     ) -> Self {
         Self {
@@ -42,6 +46,7 @@ impl ModelRunner {
             sampler: Sampler::default(),
             scheduler,
             handoff,
+            clock,
             accounts,
             handed_back: None,
         }
@@ -119,14 +124,12 @@ impl Handler<RunStep> for ModelRunner {
             self.scheduler.do_send(StepDone(step));
             self.handoff.wait(done);
         } else {
-            use actix::{ActorFutureExt, WrapFuture};
-            let sleep = tokio::time::sleep(delay)
-                .into_actor(self)
-                .map(|(), runner, _| {
-                    runner.handed_back = Some(Instant::now());
-                    runner.scheduler.do_send(StepDone(step));
-                });
-            ctx.spawn(sleep);
+            let clock = self.clock;
+            let slept = async move { clock.sleep(delay).await }.into_actor(self);
+            ctx.spawn(slept.map(|(), runner, _| {
+                runner.handed_back = Some(Instant::now());
+                runner.scheduler.do_send(StepDone(step));
+            }));
         }
     }
 }

@@ -8,7 +8,8 @@ async fn model_runner_answers_a_step_with_its_results_and_its_buffers() {
     let mut config = Config::load(None, [], &Flags::default()).unwrap();
     config.fake.step_us = 0.0;
     let backend = FakeBackend::new(&config);
-    let runner = ModelRunner::new(Box::new(backend), scheduler, Arc::default(), accounts()).start();
+    let (handoff, clock) = (Arc::default(), Clock::start());
+    let runner = ModelRunner::new(Box::new(backend), scheduler, handoff, clock, accounts()).start();
     let ((_, job), _receiver) = request(1, 4, 4);
     let row = RowPlan {
         index: 0,
