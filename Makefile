@@ -74,7 +74,17 @@ test-models: model
 .PHONY: test
 test: fmt lint model test-models $(VENV)/ready ## Everything that CI checks, on the release build
 	cargo test --release --workspace --locked
+	$(MAKE) --no-print-directory gate
 	$(BIN)/cadenced-bench report --check
+
+.PHONY: gate
+gate: build ## Rung 4 in virtual time against the committed budget, then a minute of load over sockets
+	$(BIN)/cadenced-bench gate
+	$(BIN)/cadenced-bench gate --sockets
+
+.PHONY: gate-refresh
+gate-refresh: build ## Make what the daemon does now the gate's budget
+	$(BIN)/cadenced-bench gate --refresh
 
 .PHONY: perf
 perf:

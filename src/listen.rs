@@ -15,10 +15,18 @@ pub fn listener(address: SocketAddr) -> io::Result<TcpListener> {
         listener.set_nonblocking(true)?;
         return Ok(listener);
     }
-    bind(address).map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}")))
+    bind(address)
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// A new socket.
+///
+/// # Errors
+/// As [`listener`].
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    open(address).map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}")))
+}
+
+fn open(address: SocketAddr) -> io::Result<TcpListener> {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // Restarts bind while old connections linger. Not SO_REUSEPORT: a second daemon must fail, not share.

@@ -22,7 +22,7 @@ use crate::logic::request::Outcome;
 use crate::model::fake::{self, FakeBackend, FakeEncoder};
 use crate::model::llama::{LlamaBackend, LoadedModel, ModelError};
 use crate::model::{ModelBackend, ModelFront};
-use crate::system::{self, Shared};
+use crate::system::{self, Shared, Threads};
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::published::Published;
@@ -62,11 +62,21 @@ pub fn run(config: Config) -> Exit {
         Ok(listener) => listener,
         Err(e) => return unavailable(&format!("server.listen: {e}")),
     };
+    let admin = match config.server.admin_listen.map(listen::bind).transpose() {
+        Ok(admin) => admin,
+        Err(e) => return unavailable(&format!("server.admin_listen: {e}")),
+    };
     let system = actix_rt::System::new();
-    let exit = system.block_on(serve(config, listener));
+    let exit = system.block_on(serve(config, listener, admin));
     // Dropped, it would wait for a model that is still being loaded.
     std::mem::forget(system);
     exit
+}
+
+fn address(listener: &TcpListener) -> String {
+    listener
+        .local_addr()
+        .map_or_else(|e| e.to_string(), |a| a.to_string())
 }
 
 fn unavailable(why: &str) -> Exit {
@@ -74,7 +84,7 @@ fn unavailable(why: &str) -> Exit {
     Exit::Unavailable
 }
 
-async fn serve(config: Config, listener: TcpListener) -> Exit {
+async fn serve(config: Config, listener: TcpListener, admin: Option<TcpListener>) -> Exit {
     let (Ok(mut terminate), Ok(mut interrupt)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
@@ -82,9 +92,7 @@ async fn serve(config: Config, listener: TcpListener) -> Exit {
         tracing::error!("signal handlers can't be installed");
         return Exit::Internal;
     };
-    let address = listener
-        .local_addr()
-        .map_or_else(|e| e.to_string(), |a| a.to_string());
+    let address = self::address(&listener);
     let state = match state(config) {
         Ok(state) => state,
         Err(e) => {
@@ -96,8 +104,18 @@ async fn serve(config: Config, listener: TcpListener) -> Exit {
         Ok(server) => server,
         Err(e) => return unavailable(&format!("server.listen: {address}: {e}")),
     };
-    let http = server.handle();
+    let mut http = vec![server.handle()];
     actix_rt::spawn(server);
+    if let Some(listener) = admin {
+        let address = self::address(&listener);
+        let admin = match server::admin(state.clone(), listener) {
+            Ok(admin) => admin,
+            Err(e) => return unavailable(&format!("server.admin_listen: {address}: {e}")),
+        };
+        http.push(admin.handle());
+        actix_rt::spawn(admin);
+        tracing::info!("the operator's door is at http://{address}");
+    }
     tracing::info!("listening on http://{address}");
 
     let exit = tokio::select! {
@@ -106,7 +124,8 @@ async fn serve(config: Config, listener: TcpListener) -> Exit {
     };
     // What is left has been told its end; this closes the sockets. A second signal waits for nobody.
     let graceful = exit != Exit::Interrupted;
-    let _ = tokio::time::timeout(Duration::from_secs(2), http.stop(graceful)).await;
+    let stopped = futures_util::future::join_all(http.iter().map(|http| http.stop(graceful)));
+    let _ = tokio::time::timeout(Duration::from_secs(2), stopped).await;
     if let Some(served) = state.served.get() {
         served.engine.stop();
     }
@@ -211,7 +230,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
         .await
         .map_err(|e| ModelError(format!("admission: {e}")))?
         .map_err(ModelError)?;
-    let engine = system::start(&config, &state.shared, files, make).await?;
+    let engine = system::start(&config, &state.shared, files, Threads::own(), make).await?;
     let transcripts = engine.effective.prefix_reuse.then(Arc::default);
     let front = ModelFront {
         transcripts,

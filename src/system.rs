@@ -1,15 +1,15 @@
-//! The only file that makes arbiters and starts actors.
+//! The only place that makes arbiters and starts actors.
 //!
 //! Three arbiters (threads) beside the HTTP workers: *control* for Admission; *engine* for the Scheduler and
 //! the three actors that answer it, where a message costs about a microsecond; *runner* for the ModelRunner,
 //! which blocks in `llama_decode`. Addresses are made before any actor starts, so that each can be given its
 //! peers, and every mailbox has the size that its traffic needs.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod threads;
 
-use actix::dev::channel::{AddressReceiver, channel};
-use actix::{Actor, Addr, Arbiter, ArbiterHandle, Context, Recipient};
+use std::sync::Arc;
+
+use actix::{ArbiterHandle, Context, Recipient};
 
 use crate::actors::admission::Admission;
 use crate::actors::handoff::Handoff;
@@ -32,6 +32,8 @@ use crate::model::{EffectiveSettings, ModelBackend};
 use crate::promises;
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::published::Published;
+pub use threads::Threads;
+use threads::{Mailbox, Sign};
 
 /// What all parts of the daemon share.
 #[derive(Clone)]
@@ -47,7 +49,7 @@ pub struct Engine {
     pub quote: Recipient<Quote>,
     pub position: Recipient<Position>,
     pub warmed_up: Recipient<WarmedUp>,
-    /// Past Admission, for the warm-up alone.
+    /// Past Admission, for the warm-up and the operator.
     pub enqueue: Recipient<Enqueue>,
     cancel: [Recipient<Cancel>; 2],
     /// What the backend made of its settings.
@@ -73,7 +75,7 @@ impl Engine {
             .map(|(name, _)| *name)
     }
 
-    /// Stops the arbiters. The runner's ends when its decode does.
+    /// Stops the engine's own arbiters. The runner's ends when its decode does.
     pub fn stop(&self) {
         for arbiter in &self.arbiters {
             arbiter.stop();
@@ -81,56 +83,7 @@ impl Engine {
     }
 }
 
-/// An actor's address before it runs.
-struct Mailbox<A: Actor> {
-    addr: Addr<A>,
-    receiver: AddressReceiver<A>,
-}
-
-impl<A: Actor<Context = Context<A>>> Mailbox<A> {
-    fn new(capacity: usize) -> Self {
-        let (sender, receiver) = channel(capacity);
-        Self {
-            addr: Addr::new(sender),
-            receiver,
-        }
-    }
-
-    /// Runs the actor that `make` makes, on the arbiter's thread. Gives the sign of its life.
-    fn run(self, on: &ArbiterHandle, make: impl FnOnce() -> A + Send + 'static) -> Sign {
-        let addr = self.addr;
-        let receiver = self.receiver;
-        on.spawn_fn(move || {
-            let actor = make();
-            Context::with_receiver(receiver).run(actor);
-        });
-        Box::new(move || addr.connected())
-    }
-}
-
-/// Whether something still lives.
-type Sign = Box<dyn Fn() -> bool + Send + Sync>;
-
-/// An arbiter whose thread's end is noticed.
-fn arbiter() -> (ArbiterHandle, Sign) {
-    struct Gone(Arc<AtomicBool>);
-    impl Drop for Gone {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-    let handle = Arbiter::new().handle();
-    let gone = Arc::new(AtomicBool::new(false));
-    let guard = Gone(Arc::clone(&gone));
-    // The future never ends; it is dropped with the thread's executor.
-    handle.spawn(async move {
-        let _guard = guard;
-        std::future::pending::<()>().await;
-    });
-    (handle, Box::new(move || !gone.load(Ordering::Relaxed)))
-}
-
-/// Starts the engine. `make_backend` runs on the runner's thread, where the backend stays.
+/// Starts the engine on `threads`. `make_backend` runs on the runner's, where the backend stays.
 ///
 /// # Errors
 /// Whatever `make_backend` fails with.
@@ -138,6 +91,7 @@ pub async fn start<E: Send + 'static>(
     config: &Config,
     shared: &Shared,
     files: promises::Files,
+    threads: Threads,
     make_backend: impl FnOnce() -> Result<Box<dyn ModelBackend>, E> + Send + 'static,
 ) -> Result<Engine, E> {
     // `try_send` is used on one edge only, Admission → WaitQueue: as many as the cap lets in. All others are
@@ -150,14 +104,13 @@ pub async fn start<E: Send + 'static>(
     let prefixes = Mailbox::<PrefixCache>::new(16);
     let runner = Mailbox::<ModelRunner>::new(16);
 
-    let (control_arbiter, control_lives) = arbiter();
-    let (engine_arbiter, engine_lives) = arbiter();
-    let (runner_arbiter, runner_lives) = arbiter();
-    let mut signs: Vec<(&'static str, Sign)> = vec![
-        ("control arbiter", control_lives),
-        ("engine arbiter", engine_lives),
-        ("runner arbiter", runner_lives),
-    ];
+    let Threads {
+        control,
+        engine: engine_thread,
+        runner: runner_thread,
+        shared: one_thread,
+        mut signs,
+    } = threads;
 
     // The backend first: nothing else starts if it can't.
     let (made, backend) = tokio::sync::oneshot::channel();
@@ -165,14 +118,18 @@ pub async fn start<E: Send + 'static>(
         scheduler.addr.clone().recipient(),
         Arc::clone(&shared.accounts),
     );
-    let handoff = Arc::new(Handoff::default());
-    let runners = Arc::clone(&handoff);
+    let handoff = Arc::new(if one_thread {
+        Handoff::none()
+    } else {
+        Handoff::default()
+    });
+    let (runners, clock) = (Arc::clone(&handoff), shared.clock);
     let runner_addr = runner.addr.clone();
     let receiver = runner.receiver;
-    runner_arbiter.spawn_fn(move || match make_backend() {
+    runner_thread.spawn_fn(move || match make_backend() {
         Ok(backend) => {
             let effective = backend.effective();
-            let runner = ModelRunner::new(backend, to_scheduler, runners, accounts);
+            let runner = ModelRunner::new(backend, to_scheduler, runners, clock, accounts);
             Context::with_receiver(receiver).run(runner);
             let _ = made.send(Ok(effective));
         }
@@ -212,11 +169,11 @@ pub async fn start<E: Send + 'static>(
         ],
         effective,
         signs: Vec::new(),
-        arbiters: vec![
-            control_arbiter.clone(),
-            engine_arbiter.clone(),
-            runner_arbiter,
-        ],
+        arbiters: if one_thread {
+            Vec::new()
+        } else {
+            vec![control.clone(), engine_thread.clone(), runner_thread]
+        },
     };
 
     let tree = PrefixTree::new(config.prefix.eviction);
@@ -228,7 +185,7 @@ pub async fn start<E: Send + 'static>(
     };
     signs.push((
         "admission",
-        admission.run(&control_arbiter, move || Admission {
+        admission.run(&control, move || Admission {
             capacity: CapacityCap { retry },
             promises,
             queue: to_queue,
@@ -236,6 +193,7 @@ pub async fn start<E: Send + 'static>(
             clock: gate.clock,
             published: gate.published,
             accounts: gate.accounts,
+            fits_here: one_thread,
             traces: files.traces,
         }),
     ));
@@ -249,7 +207,7 @@ pub async fn start<E: Send + 'static>(
     let (clock, published) = (shared.clock, Arc::clone(&shared.published));
     signs.push((
         "wait queue",
-        queue.run(&engine_arbiter, move || WaitQueue {
+        queue.run(&engine_thread, move || WaitQueue {
             logic,
             scheduler: taken,
             wake,
@@ -266,7 +224,7 @@ pub async fn start<E: Send + 'static>(
     );
     signs.push((
         "kv manager",
-        kv.run(&engine_arbiter, move || KvManager {
+        kv.run(&engine_thread, move || KvManager {
             pool,
             scheduler: granted,
             published,
@@ -277,7 +235,7 @@ pub async fn start<E: Send + 'static>(
     let (answers, published) = (scheduler.addr.clone(), Arc::clone(&shared.published));
     signs.push((
         "prefix cache",
-        prefixes.run(&engine_arbiter, move || PrefixCache {
+        prefixes.run(&engine_thread, move || PrefixCache {
             tree,
             inserted: answers.clone().recipient(),
             matched: answers.clone().recipient(),
@@ -294,7 +252,7 @@ pub async fn start<E: Send + 'static>(
     let shared = shared.clone();
     signs.push((
         "scheduler",
-        scheduler.run(&engine_arbiter, move || {
+        scheduler.run(&engine_thread, move || {
             Scheduler::new(
                 turn,
                 peers,

@@ -52,7 +52,7 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         ignore_eos: true,
         text: TextAssembler::new(Vec::new()),
         reply: sender,
-        ticket: Ticket::for_warm_up(),
+        ticket: Ticket::uncounted(),
         vocab: Arc::clone(&served.front.vocab),
         generated: Vec::new(),
         cacheable: false,

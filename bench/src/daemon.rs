@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Daemon {
     child: Child,
     pub addr: SocketAddr,
+    /// Its second listener, if it was told to have one.
+    pub admin: Option<SocketAddr>,
 }
 
 /// The daemon beside this program, unless another was named.
@@ -51,12 +53,15 @@ impl Daemon {
             .spawn()
             .with_context(|| format!("starting {}", binary.display()))?;
         let mut log = BufReader::new(child.stderr.take().context("no stderr")?);
-        let mut seen = String::new();
+        let (mut seen, mut admin) = (String::new(), None);
         let addr = loop {
             let mut line = String::new();
             ensure!(log.read_line(&mut line)? > 0, "the daemon ended:\n{seen}");
             if let Some((_, address)) = line.split_once("listening on http://") {
                 break address.trim().parse()?;
+            }
+            if let Some((_, address)) = line.split_once("the operator's door is at http://") {
+                admin = Some(address.trim().parse()?);
             }
             seen.push_str(&line);
         };
@@ -68,7 +73,7 @@ impl Daemon {
                 }
             }
         });
-        let mut daemon = Self { child, addr };
+        let mut daemon = Self { child, addr, admin };
         let end = Instant::now() + PATIENCE;
         while daemon.get("/ready").map_or(0, |(status, _)| status) != 200 {
             if let Some(status) = daemon.child.try_wait()? {

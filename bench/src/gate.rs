@@ -1,74 +1,118 @@
-//! `gate`: whether a change made overload worse, against a committed budget at a few rates.
+//! `gate`: whether a change made overload worse, against a committed budget at two rates.
 //!
-//! It judges what `simulate --rates … --slo-ms … --out` wrote (absolute rates: multiples of saturation would move with
-//! what is judged), so its verdict is of virtual time and does not depend on how busy the machine is. No budget is
-//! committed yet, and CI does not run it. Exit status: 0 within the budget or better, 1 regressed, 2 when what was run says nothing.
-//! `--refresh` makes what was run the budget.
+//! The daemon's actors serve each rate in virtual time, so the verdict is the same on a busy machine. Exit status: 0
+//! within the budget or better, 1 regressed, 2 when what was run says nothing. `--refresh` makes what is run the
+//! budget. `--sockets` is the other half: a minute of load on a real daemon, of which nothing is timed, but all that
+//! was offered is accounted for.
 
 mod budget;
+mod load;
+mod sockets;
 mod verdict;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use anyhow::{Result, bail};
 
-use crate::load::quantile::Quantiles;
-use crate::load::soundness;
-use budget::Budget;
+use crate::calibrate::Calibration;
+use crate::load::soundness::{self, Unsound};
+use crate::raw::setting;
+use budget::{Budget, RungBudget};
+use load::Load;
 
-/// Compares simulated cells with the committed budget.
+/// The rungs that are judged: one line for each.
+const RUNGS: [&str; 1] = ["config/rung4-cache.toml"];
+
+/// Fails when the daemon serves simulated load worse than the committed budget has it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct GateArgs {
-    /// What `simulate --out` wrote.
-    cells: PathBuf,
     #[arg(long, default_value = "bench/results/gate.json")]
     budget: PathBuf,
-    /// Makes these cells of this rung the budget.
-    #[arg(long, value_name = "RUNG")]
-    refresh: Option<String>,
-}
-
-/// The part of a simulation's result that is judged.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-pub struct Measured {
-    pub slo_s: f64,
-    pub cells: Vec<Cell>,
-}
-
-/// One rung under one load and seed; the names are `simulate`'s.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-pub struct Cell {
-    pub rung: String,
-    pub rate_per_s: f64,
-    pub offered: usize,
-    pub finished: usize,
-    pub goodput_per_s: f64,
-    pub ttft_s: Quantiles,
-    pub e2e_s: Quantiles,
+    /// Makes what is run the budget, under the load that the budget has.
+    #[arg(long, conflicts_with_all = ["settings", "sockets"])]
+    refresh: bool,
+    /// With --refresh: the costs, the mix and the SLO that `calibrate` wrote, instead of the budget's.
+    #[arg(long, value_name = "FILE", requires = "refresh")]
+    calibration: Option<PathBuf>,
+    /// A setting of the daemon's, as section.key=value, on top of each rung's.
+    #[arg(long = "set", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// A minute of open-loop load over sockets on the fake backend instead; no verdict but on soundness.
+    #[arg(long)]
+    sockets: bool,
+    /// With --sockets: the daemon's binary; by default the one beside this program.
+    #[arg(long, requires = "sockets")]
+    daemon: Option<PathBuf>,
 }
 
 /// # Errors
-/// [`soundness::MeasurementUnsound`] when the cells say nothing; others when they are beyond the budget or a file
+/// [`soundness::MeasurementUnsound`] when what was run says nothing; others when it is beyond the budget or a file
 /// can't be read or written.
 pub fn run(args: &GateArgs) -> Result<()> {
-    let text = std::fs::read_to_string(&args.cells)
-        .with_context(|| format!("reading {}", args.cells.display()))?;
-    let measured: Measured =
-        serde_json::from_str(&text).with_context(|| format!("{}", args.cells.display()))?;
-    if let Some(rung) = &args.refresh {
-        let budget = Budget::of(&measured, rung).map_err(soundness::MeasurementUnsound)?;
-        budget.write(&args.budget)?;
-        println!("written: {}", args.budget.display());
-        return Ok(());
+    let clock = Instant::now();
+    let done = if args.refresh {
+        refresh(args)
+    } else if args.sockets {
+        let budget = Budget::read(&args.budget)?;
+        sockets::run(&budget, args.daemon.clone(), &args.settings)
+    } else {
+        judge(&Budget::read(&args.budget)?, &args.settings)
+    };
+    // Not among the output, which is the same whenever and wherever it is run.
+    eprintln!("gate: {:.1} s", clock.elapsed().as_secs_f64());
+    done
+}
+
+fn refresh(args: &GateArgs) -> Result<()> {
+    let load = match &args.calibration {
+        Some(file) => Load::of_calibration(&Calibration::read(file)?)?,
+        None if args.budget.exists() => Budget::read(&args.budget)?.load,
+        None => Load::of_the_fake()?,
+    };
+    let mut rungs = Vec::new();
+    for config in RUNGS {
+        rungs.push(RungBudget::measured(&load, config)?);
     }
-    let verdict = verdict::judge(&Budget::read(&args.budget)?, &measured)
-        .map_err(soundness::MeasurementUnsound)?;
-    for line in &verdict {
-        println!("{line}");
+    Budget { load, rungs }.write(&args.budget)?;
+    println!("written: {}", args.budget.display());
+    Ok(())
+}
+
+fn judge(budget: &Budget, settings: &[(String, String)]) -> Result<()> {
+    let missing = RUNGS.iter().filter(|c| budget.of(c).is_none());
+    let missing = missing.map(|config| Unsound::NoBudget {
+        rung: (*config).to_owned(),
+    });
+    soundness::refuse(missing.collect())?;
+    let mut lines = Vec::new();
+    for rung in &budget.rungs {
+        let trial = budget.load.trial(Path::new(&rung.config), settings)?;
+        for wanted in &rung.rates {
+            let cells = budget
+                .load
+                .cells(&trial, wanted.rate_per_s, rung.saturation_per_s);
+            let judged = verdict::judge(&rung.rung, wanted, &cells)
+                .map_err(soundness::MeasurementUnsound)?;
+            for line in &judged {
+                println!("{line}");
+            }
+            lines.extend(judged);
+        }
     }
-    match verdict.iter().filter(|l| l.is_regression()).count() {
-        0 => Ok(()),
-        n => bail!("{n} of {} figures are beyond the budget", verdict.len()),
+    let count = |of: fn(&verdict::Line) -> bool| lines.iter().filter(|l| of(l)).count();
+    let (worse, better) = (
+        count(verdict::Line::is_regression),
+        count(verdict::Line::is_improvement),
+    );
+    if worse > 0 {
+        bail!("{worse} of {} figures are beyond the budget", lines.len());
     }
+    match better {
+        0 => println!("within the budget"),
+        n => println!(
+            "within the budget, and {n} figures are better by as much: refresh it to keep them"
+        ),
+    }
+    Ok(())
 }

@@ -52,6 +52,8 @@ pub struct Admission {
     pub clock: Clock,
     pub published: Arc<Published>,
     pub accounts: Arc<Accounts>,
+    /// Whether to fit the first model on this thread and at once, where time stands still meanwhile.
+    pub fits_here: bool,
     pub traces: Option<Traces>,
 }
 
@@ -112,6 +114,10 @@ impl Admission {
             Ok(model) => me.do_send(Fitted(model)),
             Err(e) => tracing::error!("the latency model could not be fitted: {e}"),
         };
+        if self.fits_here {
+            fitting();
+            return;
+        }
         if let Err(e) = std::thread::Builder::new()
             .name("fit".into())
             .spawn(fitting)

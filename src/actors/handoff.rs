@@ -24,6 +24,7 @@ const LIMIT: Duration = Duration::from_micros(200);
 /// See the module's text.
 pub struct Handoff {
     answered: AtomicU64,
+    limit: Duration,
     interrupted: AtomicBool,
     /// Held to take or put a pointer.
     spare: Mutex<Option<Box<StepBuffers>>>,
@@ -33,6 +34,7 @@ impl Default for Handoff {
     fn default() -> Self {
         Self {
             answered: AtomicU64::new(0),
+            limit: LIMIT,
             interrupted: AtomicBool::new(false),
             spare: Mutex::new(Some(Box::default())),
         }
@@ -40,6 +42,15 @@ impl Default for Handoff {
 }
 
 impl Handoff {
+    /// For a scheduler on the runner's own thread, which can't answer while the runner waits: nobody does.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            limit: Duration::ZERO,
+            ..Self::default()
+        }
+    }
+
     /// Scheduler: a turn begins. What interrupts from here on, interrupts the step that it plans.
     pub fn resume(&self) {
         self.interrupted.store(false, Ordering::Release);
@@ -72,7 +83,7 @@ impl Handoff {
     /// Runner: waits until `done` is answered, but not for long.
     pub fn wait(&self, done: StepId) {
         let start = Instant::now();
-        while self.answered.load(Ordering::Acquire) < done.0 && start.elapsed() < LIMIT {
+        while self.answered.load(Ordering::Acquire) < done.0 && start.elapsed() < self.limit {
             std::thread::yield_now();
         }
     }

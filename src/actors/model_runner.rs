@@ -6,11 +6,13 @@
 //! the backend is gone: the watchdog ends the process.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tokio::time::Instant;
 
 use super::handoff::Handoff;
+use crate::clock::Clock;
 use crate::logic::scheduler::step::{MemoryOp, RowResult, Work};
 use crate::messages::{RunStep, StepBuffers, StepDone};
 use crate::model::sampling::Sampler;
@@ -24,6 +26,7 @@ pub struct ModelRunner {
     sampler: Sampler,
     scheduler: Recipient<StepDone>,
     handoff: Arc<Handoff>,
+    clock: Clock,
     accounts: Arc<Accounts>,
     /// When the last step was handed back, for the time between two steps.
     handed_back: Option<Instant>,
@@ -36,6 +39,7 @@ impl ModelRunner {
         backend: Box<dyn ModelBackend>,
         scheduler: Recipient<StepDone>,
         handoff: Arc<Handoff>,
+        clock: Clock,
         accounts: Arc<Accounts>,
     ) -> Self {
         Self {
@@ -43,6 +47,7 @@ impl ModelRunner {
             sampler: Sampler::default(),
             scheduler,
             handoff,
+            clock,
             accounts,
             handed_back: None,
         }
@@ -109,14 +114,13 @@ impl ModelRunner {
             let metrics = &self.accounts.metrics;
             metrics.step_model.observe(step.model_time.as_secs_f64());
             if delay > Duration::ZERO {
-                let sleep = tokio::time::sleep(delay)
-                    .into_actor(self)
-                    .map(|(), runner, ctx| {
-                        if let Some(next) = runner.done(step) {
-                            runner.run(next, ctx);
-                        }
-                    });
-                ctx.spawn(sleep);
+                let clock = self.clock;
+                let slept = async move { clock.sleep(delay).await }.into_actor(self);
+                ctx.spawn(slept.map(|(), runner, ctx| {
+                    if let Some(next) = runner.done(step) {
+                        runner.run(next, ctx);
+                    }
+                }));
                 return;
             }
             let id = step.plan.id;

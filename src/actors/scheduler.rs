@@ -195,8 +195,9 @@ impl Scheduler {
         }
         self.alarm = at.map(|at| {
             // Rounded up to tokio's grain, so that it never wakes just before.
-            let wait = at.since(self.clock.now()) + std::time::Duration::from_millis(1);
-            ctx.run_later(wait, |scheduler, _| {
+            let grain = std::time::Duration::from_millis(1);
+            let wait = self.clock.for_timer(at.since(self.clock.now()));
+            ctx.run_later(wait + grain, |scheduler, _| {
                 if scheduler.idle {
                     scheduler.begin();
                 }

@@ -12,12 +12,34 @@ use crate::logic::scheduler::policy::StepOrder;
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
     pub listen: SocketAddr,
+    /// The operator's own; empty = none.
+    #[serde(with = "address_or_empty")]
+    pub admin_listen: Option<SocketAddr>,
     /// HTTP threads; 0 = one for each four cores, at least one.
     pub workers: usize,
     pub keep_alive_s: u64,
     pub request_timeout_s: u64,
     pub body_bytes_max: usize,
     pub sse_keep_alive_s: u64,
+}
+
+/// An address, or the empty text for none.
+mod address_or_empty {
+    use super::{Deserialize, SocketAddr};
+    use serde::de::Error;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(a: &Option<SocketAddr>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&a.map_or_else(String::new, |a| a.to_string()))
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+        let text = String::deserialize(from)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        text.parse().map(Some).map_err(D::Error::custom)
+    }
 }
 
 /// Which model computes.

@@ -27,6 +27,18 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     };
     let at_least_1 = |key: &str, n: u64| rule(n >= 1, key, format!("{n} is less than 1"));
 
+    if let Some(admin) = c.server.admin_listen {
+        rule(
+            admin.ip().is_loopback(),
+            "server.admin_listen",
+            format!("{admin} is no loopback address, and who reaches it is refused nothing"),
+        )?;
+        rule(
+            admin != c.server.listen || admin.port() == 0,
+            "server.admin_listen",
+            format!("{admin} is server.listen as well"),
+        )?;
+    }
     at_least_1("server.body_bytes_max", c.server.body_bytes_max as u64)?;
     at_least_1("server.sse_keep_alive_s", c.server.sse_keep_alive_s)?;
     at_least_1("server.keep_alive_s", c.server.keep_alive_s)?;

@@ -51,6 +51,7 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
         "in_flight": state.lifecycle.in_flight(),
         "held": { "requests": held.requests, "bytes": held.bytes, "tokens": held.tokens },
         "requests": ended,
+        "admin_requests": state.shared.accounts.metrics.admin_requests.get(),
         "kv": {
             "blocks_total": kv.blocks_total,
             "blocks_free": kv.blocks_free,

@@ -8,6 +8,7 @@ use actix_web::{HttpRequest, web};
 use bytes::BytesMut;
 use futures_util::StreamExt as _;
 
+use super::door::Door;
 use super::state::AppState;
 use crate::error::ServeError;
 use crate::logic::capacity::{CapacityExceeded, Reservation};
@@ -33,7 +34,7 @@ pub async fn read(
     }
     // A body of unknown length may come to be as long as is allowed.
     let mut reservation = state
-        .capacity
+        .seats(Door::of(request))
         .reserve(declared.unwrap_or(limit))
         .map_err(|reason| overloaded(state, reason))?;
     let mut body = BytesMut::with_capacity(declared.unwrap_or(0).min(1 << 16));

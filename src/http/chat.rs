@@ -11,6 +11,7 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, Responder as _};
 use actix_web_lab::sse::Sse;
 
+use super::door::Door;
 use super::events::Events;
 use super::intake::{Intake, take_in};
 use super::openai::{self, ChatRequest, ChunkWriter, Completion};
@@ -22,7 +23,7 @@ use crate::job::Job;
 use crate::logic::conformal::receipt::Answer;
 use crate::logic::output::TextAssembler;
 use crate::logic::time::Timestamp;
-use crate::messages::{Refused, Submit};
+use crate::messages::{Enqueue, Refused, Submit};
 use crate::reply::{self, Frame};
 use crate::telemetry::accounts::Ticket;
 
@@ -37,7 +38,14 @@ struct Accepted {
 /// The route.
 pub async fn chat(state: Data<AppState>, request: HttpRequest, payload: Payload) -> HttpResponse {
     let arrival = state.shared.clock.now();
-    let mut ticket = Some(Ticket::new(Arc::clone(&state.shared.accounts)));
+    let accounts = &state.shared.accounts;
+    let mut ticket = Some(match Door::of(&request) {
+        Door::Public => Ticket::new(Arc::clone(accounts)),
+        Door::Admin => {
+            accounts.metrics.admin_requests.inc();
+            Ticket::uncounted()
+        }
+    });
     match accept(&state, &request, payload, arrival, &mut ticket).await {
         Ok(accepted) => {
             let answer = accepted.answer;
@@ -89,6 +97,7 @@ async fn accept(
         return Err(ServeError::Internal);
     };
     ticket.reservation = Some(reservation);
+    let door = Door::of(request);
     let job = Job {
         prompt,
         sampling: chat.sampling,
@@ -98,12 +107,26 @@ async fn accept(
         ticket,
         vocab: Arc::clone(&served.front.vocab),
         generated: Vec::new(),
-        cacheable: true,
-        transcripts: served.front.transcripts.clone(),
+        // The operator's generations cost the same each time and leave nothing behind.
+        cacheable: door == Door::Public,
+        transcripts: served
+            .front
+            .transcripts
+            .clone()
+            .filter(|_| door == Door::Public),
         cached_tokens: None,
         first_token_at: None,
         admitted: None,
     };
+    if door == Door::Admin {
+        served.engine.enqueue.do_send(Enqueue((spec, job)));
+        return Ok(Accepted {
+            chat,
+            reply,
+            served,
+            answer: None,
+        });
+    }
     match served.engine.submit.send(Submit { spec, wish, job }).await {
         Ok(Ok(answer)) => Ok(Accepted {
             chat,

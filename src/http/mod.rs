@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod body;
 pub mod chat;
+mod door;
 pub mod errors;
 pub mod events;
 pub mod intake;

@@ -10,24 +10,44 @@ use actix_web::web::{self, Data};
 use actix_web::{App, HttpServer};
 use actix_web_lab::middleware::CatchPanic;
 
+use super::door::Door;
 use super::state::AppState;
 use super::{admin, chat, errors, models, quote};
 use crate::error::ServeError;
 use crate::lifecycle::Phase;
 
-/// A server on `listener`; it serves once it is awaited or spawned.
+/// Everybody's server on `listener`; it serves once it is awaited or spawned.
 ///
 /// # Errors
 /// When the listener can't be used.
 pub fn server(state: Data<AppState>, listener: TcpListener) -> std::io::Result<Server> {
-    let config = state.config.server.clone();
-    let workers = match config.workers {
+    let workers = match state.config.server.workers {
         0 => std::thread::available_parallelism().map_or(1, |n| (n.get() / 4).max(1)),
         n => n,
     };
+    open(state, listener, Door::Public, workers, routes)
+}
+
+/// The operator's server on `listener`.
+///
+/// # Errors
+/// When the listener can't be used.
+pub fn admin(state: Data<AppState>, listener: TcpListener) -> std::io::Result<Server> {
+    open(state, listener, Door::Admin, 1, admin_routes)
+}
+
+fn open(
+    state: Data<AppState>,
+    listener: TcpListener,
+    door: Door,
+    workers: usize,
+    routes: fn(&mut web::ServiceConfig),
+) -> std::io::Result<Server> {
+    let config = state.config.server.clone();
     let server = HttpServer::new(move || {
         App::new()
             .app_data(state.clone())
+            .app_data(door)
             .wrap(from_fn(close_while_draining))
             .wrap(CatchPanic::default())
             .wrap(from_fn(errors_are_json))
@@ -47,24 +67,29 @@ pub fn server(state: Data<AppState>, listener: TcpListener) -> std::io::Result<S
     Ok(server.run())
 }
 
+fn get(path: &'static str, route: actix_web::Route) -> actix_web::Resource {
+    web::resource(path)
+        .route(route)
+        .default_service(errors::only("GET"))
+}
+
 fn routes(app: &mut web::ServiceConfig) {
-    let get = |path: &str, route: actix_web::Route| {
-        web::resource(path.to_owned())
-            .route(route)
-            .default_service(errors::only("GET"))
-    };
+    admin_routes(app);
     app.service(
-        web::resource("/v1/chat/completions")
-            .route(web::post().to(chat::chat))
-            .default_service(errors::only("POST")),
-    )
-    .service(
         web::resource("/v1/admission/quote")
             .route(web::post().to(quote::quote))
             .default_service(errors::only("POST")),
     )
     .service(get("/v1/models", web::get().to(models::models)))
-    .service(get("/v1/models/{model:.+}", web::get().to(models::model)))
+    .service(get("/v1/models/{model:.+}", web::get().to(models::model)));
+}
+
+fn admin_routes(app: &mut web::ServiceConfig) {
+    app.service(
+        web::resource("/v1/chat/completions")
+            .route(web::post().to(chat::chat))
+            .default_service(errors::only("POST")),
+    )
     .service(get("/health", web::get().to(admin::health)))
     .service(get("/ready", web::get().to(admin::ready)))
     .service(get("/stats", web::get().to(admin::stats)))

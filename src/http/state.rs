@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use super::door::Door;
 use super::openai::RequestLimits;
 use crate::config::Config;
 use crate::ids::RequestId;
 use crate::lifecycle::Lifecycle;
 use crate::logic::admission::RetryAfter;
-use crate::logic::capacity::Capacity;
+use crate::logic::capacity::{Capacity, CapacityLimits};
 use crate::logic::kv::sizing::Plan;
 use crate::model::ModelFront;
 use crate::system::{Engine, Shared};
@@ -31,6 +32,8 @@ pub struct AppState {
     pub shared: Shared,
     pub lifecycle: Lifecycle,
     pub capacity: Arc<Capacity>,
+    /// The admin listener's: one at a time.
+    admin_capacity: Arc<Capacity>,
     pub request_limits: RequestLimits,
     pub retry: RetryAfter,
     /// Set once the model is loaded; the server answers `/health` before.
@@ -45,6 +48,11 @@ impl AppState {
         Self {
             lifecycle: Lifecycle::default(),
             capacity: Capacity::new(config.capacity()),
+            admin_capacity: Capacity::new(CapacityLimits {
+                requests: 1,
+                bytes: usize::MAX,
+                tokens: u64::MAX,
+            }),
             retry: RetryAfter {
                 cap: std::time::Duration::from_secs(config.limits.retry_after_s_max),
             },
@@ -53,6 +61,15 @@ impl AppState {
             config,
             shared,
             request_limits,
+        }
+    }
+
+    /// Where a request takes its seat.
+    #[must_use]
+    pub fn seats(&self, door: Door) -> &Arc<Capacity> {
+        match door {
+            Door::Public => &self.capacity,
+            Door::Admin => &self.admin_capacity,
         }
     }
 

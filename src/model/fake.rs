@@ -17,7 +17,7 @@ use crate::ids::{SeqId, TokenId};
 use crate::logic::rng::SplitMix64;
 
 /// Words that the fake says; ids below this are the reply's, ids from here on are the prompt's.
-const VOCAB: i32 = 1024;
+pub const VOCAB: i32 = 1024;
 /// Of its cells, for `kv.cells = "auto"`: as many as a small real model's.
 pub const BYTES_PER_TOKEN: u64 = 16 << 10;
 /// The longest context that it was never trained on.
@@ -91,6 +91,8 @@ impl Cells {
 /// See the module's text.
 pub struct FakeBackend {
     config: FakeConfig,
+    /// Of the reply to each prompt, by the prompt's hash, where they are not drawn.
+    lengths: BTreeMap<u64, u32>,
     effective: EffectiveSettings,
     cells: BTreeMap<SeqId, Cells>,
     /// One-hot logits for each row of the last batch.
@@ -114,6 +116,7 @@ impl FakeBackend {
         };
         Self {
             config: config.fake.clone(),
+            lengths: BTreeMap::new(),
             effective,
             cells: BTreeMap::new(),
             logits: Vec::new(),
@@ -122,9 +125,18 @@ impl FakeBackend {
         }
     }
 
+    /// The same with replies of given lengths, without the token that ends them, for prompts by their
+    /// [`prompt_hash`]; all others are drawn.
+    #[must_use]
+    pub fn with_lengths(self, lengths: BTreeMap<u64, u32>) -> Self {
+        Self { lengths, ..self }
+    }
+
     /// The next token after what is in `cells`.
     fn next_token(&self, cells: &Cells) -> TokenId {
-        if cells.generated >= reply_length(&self.config, cells.prompt_hash) {
+        let given = self.lengths.get(&cells.prompt_hash).copied();
+        let length = given.unwrap_or_else(|| reply_length(&self.config, cells.prompt_hash));
+        if cells.generated >= length {
             return EOG;
         }
         let h = mix(cells.prompt_hash.wrapping_add(u64::from(cells.generated)));
@@ -227,6 +239,14 @@ impl ModelBackend for FakeBackend {
     fn effective(&self) -> EffectiveSettings {
         self.effective.clone()
     }
+}
+
+/// What the fake knows a prompt by.
+#[must_use]
+pub fn prompt_hash(prompt: &[TokenId]) -> u64 {
+    let mut cells = Cells::default();
+    prompt.iter().for_each(|t| cells.push(*t));
+    cells.prompt_hash
 }
 
 /// How many tokens the fake answers to a prompt with this hash: lognormal, by two uniforms from the hash.

@@ -60,7 +60,7 @@ impl Accounts {
 /// A request's place in the account, made when it arrives. Dropped without an end it counts as cancelled:
 /// that is what a dropped handler is.
 pub struct Ticket {
-    /// `None` for the warm-up, which is nobody's request.
+    /// `None` for what is no client's request.
     accounts: Option<Arc<Accounts>>,
     /// The seat that the request holds; it comes back with the ticket.
     pub reservation: Option<Reservation>,
@@ -78,9 +78,9 @@ impl Ticket {
         }
     }
 
-    /// For the warm-up generation, which appears in no account.
+    /// For generations of the daemon's and its operator's own, which appear in no account of outcomes.
     #[must_use]
-    pub fn for_warm_up() -> Self {
+    pub fn uncounted() -> Self {
         Self {
             accounts: None,
             reservation: None,

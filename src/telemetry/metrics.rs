@@ -24,6 +24,8 @@ pub struct Metrics {
     /// The model's part of a step: memory operations, decode, sampling.
     pub step_model: Histogram,
     pub http_in_flight: IntGauge,
+    /// Generations asked for through the admin listener; they are in no other count of requests.
+    pub admin_requests: IntCounter,
     pub decisions: Decisions,
     pub trace_rows_dropped: IntCounter,
     promises: IntCounterVec,
@@ -127,6 +129,10 @@ impl Metrics {
             http_in_flight: gauge(
                 "cadenced_http_in_flight",
                 "Requests whose body is not finished.",
+            )?,
+            admin_requests: counter(
+                "cadenced_admin_requests_total",
+                "Generations asked for through the admin listener; no other metric of requests has them.",
             )?,
             trace_rows_dropped: counter(
                 "cadenced_trace_rows_dropped_total",

@@ -77,6 +77,7 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
         clock: Clock::start(),
         published: Arc::new(Published::default()),
         accounts: accounts(),
+        fits_here: false,
         traces: None,
     }
     .start();

@@ -109,7 +109,7 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         ignore_eos: false,
         text: TextAssembler::new(Vec::new()),
         reply: sender,
-        ticket: Ticket::for_warm_up(),
+        ticket: Ticket::uncounted(),
         vocab: Arc::new(vocab()),
         generated: Vec::new(),
         cacheable: true,

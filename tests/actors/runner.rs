@@ -11,7 +11,8 @@ fn runner_alone(words: u32) -> (actix::Addr<ModelRunner>, Arc<Handoff>, Heard<St
     (config.fake.length_min, config.fake.length_max) = (words, words);
     let backend = Box::new(FakeBackend::new(&config));
     let handoff = Arc::new(Handoff::default());
-    let runner = ModelRunner::new(backend, scheduler, Arc::clone(&handoff), accounts());
+    let hands = Arc::clone(&handoff);
+    let runner = ModelRunner::new(backend, scheduler, hands, Clock::start(), accounts());
     (runner.start(), handoff, done)
 }
 

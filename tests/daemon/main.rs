@@ -8,6 +8,7 @@
 mod common;
 
 mod accounts;
+mod admin;
 mod admission;
 mod cancel;
 mod capacity;

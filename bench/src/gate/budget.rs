@@ -1,25 +1,42 @@
-//! What a rung was able to do when the budget was last refreshed.
+//! What the rungs were able to do when the budget was last refreshed.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Measured};
+use super::load::Load;
 use crate::load::quantile::fewest_for;
-use crate::load::soundness::Unsound;
+use crate::load::soundness::{MeasurementUnsound, Unsound};
 use crate::stats::Spread;
+use crate::twin::cell::Cell;
+
+/// Below saturation, and above.
+const LOADS: [f64; 2] = [0.7, 2.0];
 
 /// See the module's text.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Budget {
+    pub load: Load,
+    pub rungs: Vec<RungBudget>,
+}
+
+/// Of one rung.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RungBudget {
     pub rung: String,
-    pub slo_s: f64,
+    pub config: String,
+    /// What it sustained then, from which the rates are.
+    pub saturation_per_s: f64,
+    /// Rates are absolute: multiples of saturation would move with what is judged.
     pub rates: Vec<Figures>,
 }
 
 /// At one rate: medians over the seeds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Figures {
     pub rate_per_s: f64,
     pub ttft_p99_s: f64,
@@ -28,29 +45,6 @@ pub struct Figures {
 }
 
 impl Budget {
-    /// Of a rung at every rate that was measured.
-    ///
-    /// # Errors
-    /// Whatever makes the cells say nothing.
-    pub fn of(measured: &Measured, rung: &str) -> Result<Self, Vec<Unsound>> {
-        let of_rung = measured.cells.iter().filter(|c| c.rung == rung);
-        let mut rates: Vec<f64> = of_rung.map(|c| c.rate_per_s).collect();
-        rates.sort_by(f64::total_cmp);
-        rates.dedup();
-        if rates.is_empty() {
-            return Err(vec![Unsound::NothingCompleted { arrivals: 0 }]);
-        }
-        let mut figures = Vec::new();
-        for rate in rates {
-            figures.push(Figures::of(measured, rung, rate)?);
-        }
-        Ok(Self {
-            rung: rung.to_owned(),
-            slo_s: measured.slo_s,
-            rates: figures,
-        })
-    }
-
     /// # Errors
     /// When the file can't be read.
     pub fn read(path: &Path) -> Result<Self> {
@@ -65,20 +59,43 @@ impl Budget {
         let text = serde_json::to_string_pretty(self)? + "\n";
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
     }
+
+    /// The budget of the rung with this configuration.
+    pub fn of(&self, config: &str) -> Option<&RungBudget> {
+        self.rungs.iter().find(|r| r.config == config)
+    }
+}
+
+impl RungBudget {
+    /// What the rung does here and now.
+    ///
+    /// # Errors
+    /// When its configuration can't be read, or what was run says nothing.
+    pub fn measured(load: &Load, config: &str) -> Result<Self> {
+        let trial = load.trial(Path::new(config), &[])?;
+        let saturation_per_s = load.saturation_per_s(&trial.rung);
+        let mut rates = Vec::new();
+        for multiple in LOADS {
+            let rate_per_s = (multiple * saturation_per_s * 100.0).round() / 100.0;
+            let cells = load.cells(&trial, rate_per_s, saturation_per_s);
+            rates.push(Figures::of(&cells, rate_per_s).map_err(MeasurementUnsound)?);
+        }
+        Ok(Self {
+            rung: trial.rung.name.to_owned(),
+            config: config.to_owned(),
+            saturation_per_s,
+            rates,
+        })
+    }
 }
 
 impl Figures {
-    /// Of all seeds of a rung at a rate.
+    /// Of a rung's cells at a rate, one for each seed.
     ///
     /// # Errors
-    /// When there are none, too few arrivals for a p99 or nothing completed.
-    pub fn of(measured: &Measured, rung: &str, rate_per_s: f64) -> Result<Self, Vec<Unsound>> {
-        let is_near = |rate: f64| (rate - rate_per_s).abs() <= 1e-6 * rate_per_s;
-        let cells = measured.cells.iter();
-        let cells: Vec<&Cell> = cells
-            .filter(|c| c.rung == rung && is_near(c.rate_per_s))
-            .collect();
-        let mut found: Vec<Unsound> = cells.iter().filter_map(|c| complaint(c)).collect();
+    /// When there are none, one has too few arrivals for a p99, completed nothing, or lost sight of a request.
+    pub fn of(cells: &[Cell], rate_per_s: f64) -> Result<Self, Vec<Unsound>> {
+        let mut found: Vec<Unsound> = cells.iter().filter_map(complaint).collect();
         if cells.is_empty() {
             found.push(Unsound::RateMissing { rate: rate_per_s });
         }
@@ -87,7 +104,7 @@ impl Figures {
         }
         let median = |of: fn(&Cell) -> Option<f64>| {
             // `complaint` has seen to it that all cells have all values.
-            Spread::of(&cells.iter().filter_map(|c| of(c)).collect::<Vec<_>>()).median
+            Spread::of(&cells.iter().filter_map(of).collect::<Vec<_>>()).median
         };
         Ok(Self {
             rate_per_s,
@@ -101,11 +118,18 @@ impl Figures {
 fn complaint(cell: &Cell) -> Option<Unsound> {
     let (arrivals, fewest) = (cell.offered, fewest_for(99.0));
     if arrivals < fewest {
-        let percentile = 99.0;
         return Some(Unsound::TooFewArrivals {
             arrivals,
             fewest,
-            percentile,
+            percentile: 99.0,
+        });
+    }
+    let ended = cell.finished + cell.shed + cell.gave_up;
+    if ended != arrivals {
+        return Some(Unsound::NotAccounted {
+            what: "requests that finished, were refused or gave up".into(),
+            found: ended as f64,
+            expected: arrivals as f64,
         });
     }
     let is_empty = cell.finished == 0 || cell.ttft_s.p99.is_none() || cell.e2e_s.p99.is_none();

@@ -1,101 +1,104 @@
 //! Measured figures against the budget's.
 
-use super::Measured;
-use super::budget::{Budget, Figures};
+use super::budget::Figures;
 use crate::load::soundness::Unsound;
+use crate::twin::cell::Cell;
 
-/// A p99 may be so much higher.
+/// A p99 may be so much higher; one so much lower is an improvement.
 const LATENCY_MAX: f64 = 1.15;
-/// Goodput may be so much lower.
+/// Goodput may be so much lower; one so much higher is an improvement.
 const GOODPUT_MIN: f64 = 0.9;
+
+/// Of the offered rate; less of it is no improvement.
+const GOODPUT_GRAIN: f64 = 0.01;
 
 /// One figure at one rate.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Line {
+    pub rung: String,
     pub name: &'static str,
     pub rate_per_s: f64,
     pub budget: f64,
     pub measured: f64,
-    /// The worst that passes.
-    pub limit: f64,
+    /// What the budget times this is, is the worst that passes.
+    factor: f64,
     less_is_worse: bool,
 }
 
 impl Line {
+    /// The worst that passes.
+    fn limit(&self) -> f64 {
+        self.budget * self.factor
+    }
+
     pub fn is_regression(&self) -> bool {
         if self.less_is_worse {
-            self.measured < self.limit
+            self.measured < self.limit()
         } else {
-            self.measured > self.limit
+            self.measured > self.limit()
+        }
+    }
+
+    /// Better by as much as would be a regression if it were the other way; in goodput, by a share of what is offered
+    /// as well, since anything is many times nothing.
+    pub fn is_improvement(&self) -> bool {
+        let mirrored = self.measured * self.factor;
+        if self.less_is_worse {
+            let gained = self.measured - self.budget;
+            mirrored > self.budget && gained > GOODPUT_GRAIN * self.rate_per_s
+        } else {
+            mirrored < self.budget
         }
     }
 }
 
 impl std::fmt::Display for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (word, bound) = (
-            if self.is_regression() {
-                "REGRESSED"
-            } else {
-                "ok"
-            },
-            if self.less_is_worse {
-                "at least"
-            } else {
-                "at most"
-            },
-        );
+        let word = if self.is_regression() {
+            "REGRESSED"
+        } else if self.is_improvement() {
+            "improved"
+        } else {
+            "ok"
+        };
+        let bound = if self.less_is_worse {
+            "at least"
+        } else {
+            "at most"
+        };
         write!(
             f,
-            "{word:<10} {:<13} at {:.3}/s: {:.3} (budget {:.3}, {bound} {:.3})",
-            self.name, self.rate_per_s, self.measured, self.budget, self.limit
+            "{word:<10} {} {:<13} at {:.2}/s: {:.3} (budget {:.3}, {bound} {:.3})",
+            self.rung,
+            self.name,
+            self.rate_per_s,
+            self.measured,
+            self.budget,
+            self.limit()
         )
     }
 }
 
-/// Every figure of the budget.
+/// The figures of a rung's cells at one rate of the budget.
 ///
 /// # Errors
-/// When what was measured can't be compared with the budget: another SLO, a rate without cells, too few arrivals,
-/// nothing completed.
-pub fn judge(budget: &Budget, measured: &Measured) -> Result<Vec<Line>, Vec<Unsound>> {
-    if (budget.slo_s - measured.slo_s).abs() > 1e-9 {
-        return Err(vec![Unsound::AnotherSlo {
-            wanted_s: budget.slo_s,
-            slo_s: measured.slo_s,
-        }]);
-    }
-    let (mut lines, mut found) = (Vec::new(), Vec::new());
-    for wanted in &budget.rates {
-        match Figures::of(measured, &budget.rung, wanted.rate_per_s) {
-            Ok(figures) => lines.extend(compare(wanted, &figures)),
-            Err(reasons) => found.extend(reasons),
-        }
-    }
-    if budget.rates.is_empty() {
-        found.push(Unsound::NothingCompleted { arrivals: 0 });
-    }
-    if found.is_empty() {
-        Ok(lines)
-    } else {
-        Err(found)
-    }
-}
-
-fn compare(budget: &Figures, measured: &Figures) -> [Line; 3] {
+/// When the cells say nothing: none, too few arrivals, nothing completed.
+pub fn judge(rung: &str, budget: &Figures, cells: &[Cell]) -> Result<[Line; 3], Vec<Unsound>> {
+    let measured = Figures::of(cells, budget.rate_per_s)?;
     let line = |name, of: fn(&Figures) -> f64, factor: f64, less_is_worse| Line {
+        rung: rung.to_owned(),
         name,
         rate_per_s: budget.rate_per_s,
         budget: of(budget),
-        measured: of(measured),
-        limit: of(budget) * factor,
+        measured: of(&measured),
+        factor,
         less_is_worse,
     };
-    [
+    Ok([
         line("TTFT p99, s", |f| f.ttft_p99_s, LATENCY_MAX, false),
         line("E2E p99, s", |f| f.e2e_p99_s, LATENCY_MAX, false),
         line("goodput, 1/s", |f| f.goodput_per_s, GOODPUT_MIN, true),
-    ]
+    ])
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn run(args: &LadderArgs) -> Result<()> {
 fn one(args: &LadderArgs, name: &str, closed: Option<usize>) -> Result<Summary> {
     let last = args.rungs.last().context("no rung")?;
     let slots = ("scheduler.max_running".to_owned(), SLOTS.to_string());
-    let daemon = args.serving.start(last, &[slots])?;
+    let daemon = args.serving.start(last, &[slots, song::door()])?;
     song::sing(&daemon)?;
     let mut run: RunArgs = all::given("run", &["--url", &daemon.url(), "--arrivals", "burst"])?;
     run.requests = Some(REQUESTS);

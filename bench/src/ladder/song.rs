@@ -1,6 +1,7 @@
 //! The canary of a sweep: the same small generation before and after each cell, by the daemon that is measured
-//! while nothing else is asked of it, so nothing can refuse it. Its pace moves only if the machine's does. Beside it
-//! stands how much of the machine others used while the cell ran.
+//! while nothing else is asked of it, through its admin listener, so that no admission can refuse it and none learns
+//! from it. Its pace moves only if the machine's does. Beside it stands how much of the machine others used while the
+//! cell ran.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -20,10 +21,15 @@ const OTHERS: f64 = 0.05;
 /// Songs that make a median.
 const FEW: usize = 3;
 
+/// What a daemon must be told to be sung by.
+pub fn door() -> (String, String) {
+    ("server.admin_listen".into(), "127.0.0.1:0".into())
+}
+
 /// Milliseconds between two tokens, in the median.
 ///
 /// # Errors
-/// When the daemon does not sing.
+/// When the daemon has no [`door`] or does not sing.
 pub fn sing(daemon: &Daemon) -> Result<f64> {
     daemon.rest()?;
     let body = json!({
@@ -34,7 +40,8 @@ pub fn sing(daemon: &Daemon) -> Result<f64> {
         "stream": true,
         "stream_options": { "include_usage": true },
     });
-    let recordings = client::stream_all(daemon.addr, &[body.to_string()], |_| {})?;
+    let door = daemon.admin.context("the daemon has no admin listener")?;
+    let recordings = client::stream_all(door, &[body.to_string()], |_| {})?;
     let reply = Reply::read(&recordings[0]).context("the canary")?;
     let gaps = reply.texts.windows(2).map(|w| w[1] - w[0]);
     let ms: Vec<f64> = gaps.map(|gap| gap.as_secs_f64() * 1e3).collect();

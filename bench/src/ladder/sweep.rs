@@ -114,7 +114,7 @@ impl Sweep<'_> {
         let daemon = self
             .args
             .serving
-            .start(&cell.config, &[])
+            .start(&cell.config, &[song::door()])
             .with_context(|| cell.name())?;
         // The first one is on a daemon that has computed nothing yet.
         song::sing(&daemon)?;

@@ -32,10 +32,15 @@ pub enum Unsound {
     NothingCompleted {
         arrivals: usize,
     },
-    /// Goodput within another SLO than the one that it is compared with.
-    AnotherSlo {
-        wanted_s: f64,
-        slo_s: f64,
+    /// The gate has nothing to compare a rung with.
+    NoBudget {
+        rung: String,
+    },
+    /// Two accounts of one run disagree.
+    NotAccounted {
+        what: String,
+        found: f64,
+        expected: f64,
     },
     /// Results of several engines in one table.
     MixedFingerprints {
@@ -70,9 +75,15 @@ impl std::fmt::Display for Unsound {
             Self::NothingCompleted { arrivals } => {
                 write!(f, "none of {arrivals} requests was completed")
             }
-            Self::AnotherSlo { wanted_s, slo_s } => {
-                write!(f, "an SLO of {slo_s} s, and {wanted_s} s is wanted")
-            }
+            Self::NoBudget { rung } => write!(f, "{rung} has no budget; refresh it"),
+            Self::NotAccounted {
+                what,
+                found,
+                expected,
+            } => write!(
+                f,
+                "{what}: {found}, and {expected} are accounted for elsewhere"
+            ),
             Self::MixedFingerprints { first, other } => {
                 write!(f, "two engines in one report: {first} and {other}")
             }

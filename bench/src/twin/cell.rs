@@ -3,12 +3,24 @@
 use cadenced::logic::request::Outcome;
 use serde::{Deserialize, Serialize};
 
+use super::actors;
 use super::arrivals::Offer;
 use super::engine::{Fate, Request, Trial};
 use crate::load::arrivals::Extent;
 use crate::load::metrics;
 use crate::load::quantile::Quantiles;
 use crate::load::record::Record;
+
+/// Who decides in a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The daemon's logic, called in the order in which its actors call it.
+    #[default]
+    Logic,
+    /// The actors themselves, with their messages: slower, and nothing is played but HTTP.
+    Actors,
+}
 
 /// One run of one rung.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -50,8 +62,11 @@ impl Offered {
 }
 
 /// Runs `trial`, and says of it what is said of a real run, by the same code.
-pub fn cell(trial: &Trial, offered: &Offered) -> Cell {
-    let fates = trial.run(&offered.requests);
+pub fn cell(trial: &Trial, offered: &Offered, mode: Mode) -> Cell {
+    let fates = match mode {
+        Mode::Logic => trial.run(&offered.requests),
+        Mode::Actors => actors::run(trial, &offered.requests),
+    };
     let pairs = fates.iter().zip(&offered.requests);
     let records: Vec<Record> = pairs.map(|(f, r)| record(f, r)).collect();
     let duration_s = offered.seconds();

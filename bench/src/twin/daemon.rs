@@ -24,7 +24,7 @@ use super::rung::Rung;
 use super::text::Text;
 
 /// Of a body, for the cap in bytes.
-const BYTES_PER_TOKEN: usize = 4;
+pub const BYTES_PER_TOKEN: usize = 4;
 
 /// What a turn came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

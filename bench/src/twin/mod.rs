@@ -2,13 +2,14 @@
 //! what a step takes, and hours of load take seconds, the same to the last digit every time.
 //!
 //! `arrivals` draws what the load generator draws; `engine` runs one cell on a `daemon`, which is `logic`
-//! without actors, set up as a `rung`; `cost` prices steps and `fit` learns the prices from measured ones;
+//! without actors, set up as a `rung`, or on the real `actors`; `cost` prices steps and `fit` learns the prices from measured ones;
 //! `oracle` says what the best of all schedulers could do. `simulate` runs the grid of `cell`s that a `lab`
 //! sets up, and `table` shows it; `soak` runs very many requests.
 //!
 //! What it leaves out: the host's work between steps and the wire, other than as part of a step's fixed
 //! cost; ticks of the timer; failures.
 
+pub mod actors;
 pub mod arrivals;
 pub mod cell;
 pub mod cost;

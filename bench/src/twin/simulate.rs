@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::{Answers, Lengths, Offer};
-use super::cell::{Cell, Offered, cell};
+use super::cell::{Cell, Mode, Offered, cell};
 use super::cost::CostModel;
 use super::fit::Fit;
 use super::lab::{self, Ceiling, Lab};
@@ -51,6 +51,9 @@ pub struct SimulateArgs {
     /// A client gives up so long after its arrival.
     #[arg(long, default_value_t = 300.0)]
     pub timeout_s: f64,
+    /// Runs the rungs on the daemon's actors, with a paused clock, instead of on its logic alone.
+    #[arg(long)]
+    pub actors: bool,
     /// No grid, but so many requests at 0.9 of saturation through the last rung, for its speed.
     #[arg(long, value_name = "REQUESTS")]
     pub soak: Option<usize>,
@@ -61,6 +64,8 @@ pub struct SimulateArgs {
 /// The grid's result. Rates per second.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Grid {
+    #[serde(default)]
+    pub mode: Mode,
     pub cost: CostModel,
     /// Where the costs are from, if they were fitted.
     pub fit: Option<Fit>,
@@ -156,7 +161,13 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
     let slo_ms = args.slo_ms.or(prices.slo_ms).unwrap_or_else(alone);
     let slo_us = slo_ms * 1000;
     let patience_us = (args.timeout_s * 1e6) as u64;
+    let mode = if args.actors {
+        Mode::Actors
+    } else {
+        Mode::Logic
+    };
     let mut grid = Grid {
+        mode,
         cost: prices.model,
         fit: prices.fit,
         mix: prices.mix,
@@ -193,7 +204,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
                 requests,
             };
             let trials = lab.trials(Some(slo_us), Some(patience_us));
-            let cells: Vec<Cell> = trials.iter().map(|trial| cell(trial, &offered)).collect();
+            let cells: Vec<Cell> = trials.iter().map(|t| cell(t, &offered, mode)).collect();
             grid.ceilings.push(lab.ceiling(&offered, slo_us, &cells));
             grid.cells.extend(cells);
         }

@@ -13,6 +13,7 @@ fn args() -> SimulateArgs {
         rates: Vec::new(),
         mix: None,
         capped: false,
+        actors: false,
         slo_ms: None,
         timeout_s: 60.0,
         out: None,
@@ -24,6 +25,22 @@ fn two_runs_are_equal_to_the_last_byte() {
     let bytes = || serde_json::to_string(&simulate(&args()).unwrap()).unwrap();
     let first = bytes();
     assert_eq!(first, bytes());
+}
+
+#[test]
+fn the_actors_make_the_same_grid_of_the_same_cells() {
+    let by = |actors: bool| {
+        let args = SimulateArgs {
+            actors,
+            rungs: Rung::files()[2..].to_vec(),
+            ..args()
+        };
+        simulate(&args).unwrap()
+    };
+    let (logic, actors) = (by(false), by(true));
+    assert_eq!(actors.mode, Mode::Actors);
+    assert_eq!(logic.cells, actors.cells);
+    assert_eq!(logic.ceilings, actors.ceilings);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cadenced::ids::TokenId;
+use cadenced::model::fake::VOCAB;
 
 use super::engine::Request;
 
@@ -71,7 +72,8 @@ fn token(key: u64, place: u32) -> TokenId {
     let mut x = key.wrapping_add(u64::from(place).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    TokenId(((x ^ (x >> 31)) >> 33) as i32)
+    // As the fake's: none is a word of a reply.
+    TokenId(VOCAB + 1 + ((x ^ (x >> 31)) >> 34) as i32)
 }
 
 #[cfg(test)]
