@@ -9,6 +9,8 @@ mod common;
 
 mod accounts;
 mod admission;
+mod calibrate;
+mod calibrate_refuses;
 mod cancel;
 mod capacity;
 mod config;

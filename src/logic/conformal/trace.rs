@@ -108,7 +108,7 @@ pub(super) mod tests {
         let row = row(1, Some(12.5));
         let line = serde_json::to_string(&row).unwrap();
         assert_eq!(serde_json::from_str::<TraceRow>(&line).unwrap(), row);
-        for (name, other) in [("\"waiting\"", "\"arrivals\""), ("\"waiting\":7.1,", "")] {
+        for (name, other) in [("\"waiting\"", "\"arrivals\""), (",\"waiting\":7.1", "")] {
             let changed = line.replace(name, other);
             assert_ne!(changed, line);
             let e = serde_json::from_str::<TraceRow>(&changed).unwrap_err();
