@@ -6,6 +6,7 @@
 //! everything, and the invariants.
 
 pub mod actors;
+pub mod calibrate;
 pub mod clock;
 pub mod config;
 pub mod error;

@@ -1,9 +1,11 @@
 //! The `cadenced` command.
 
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cadenced::calibrate::CalibrateArgs;
 use cadenced::config::{Backend, Config, ConfigError, Flags};
 use clap::{Args, Parser, Subcommand};
 
@@ -18,7 +20,20 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve a model.
-    Serve(ConfigArgs),
+    Serve {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// End when standard input does: whoever started this is gone.
+        #[arg(long, hide = true)]
+        while_stdin_is_open: bool,
+    },
+    /// Measure this machine under load and write the file that promises are made from.
+    Calibrate {
+        #[command(flatten)]
+        source: SourceArgs,
+        #[command(flatten)]
+        how: CalibrateArgs,
+    },
     /// Fetch a model, or list those that are known by name.
     #[command(subcommand)]
     Model(ModelCommand),
@@ -41,12 +56,18 @@ enum ModelCommand {
 
 #[derive(Args)]
 struct ConfigArgs {
-    /// A TOML file; it need name only what differs from config/default.toml.
-    #[arg(long, short)]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Overrides server.listen.
     #[arg(long)]
     listen: Option<SocketAddr>,
+}
+
+#[derive(Args)]
+struct SourceArgs {
+    /// A TOML file; it need name only what differs from config/default.toml.
+    #[arg(long, short)]
+    config: Option<PathBuf>,
     /// Overrides model.backend.
     #[arg(long)]
     backend: Option<Backend>,
@@ -57,8 +78,14 @@ struct ConfigArgs {
 
 impl ConfigArgs {
     fn load(self) -> Result<Config, ConfigError> {
+        self.source.load(self.listen)
+    }
+}
+
+impl SourceArgs {
+    fn load(self, listen: Option<SocketAddr>) -> Result<Config, ConfigError> {
         let flags = Flags {
-            listen: self.listen,
+            listen,
             backend: self.backend,
             model: self.model,
         };
@@ -74,6 +101,17 @@ impl ConfigArgs {
 /// sysexits.h's EX_USAGE: what cannot start because of how it was told to.
 const USAGE: u8 = 64;
 
+fn complain(e: &dyn std::fmt::Display, code: i32) -> i32 {
+    eprintln!("cadenced: {e}");
+    code
+}
+
+fn end_with_stdin() {
+    // Nothing is ever written to it.
+    let _ = std::io::stdin().read(&mut [0]);
+    signal_hook::low_level::exit(cadenced::serve::Exit::Interrupted.code());
+}
+
 fn main() -> ExitCode {
     cadenced::wait_policy::bound_spinning();
     let cli = Cli::try_parse().unwrap_or_else(|e| {
@@ -82,9 +120,19 @@ fn main() -> ExitCode {
         std::process::exit(code)
     });
     let loaded = match cli.command {
-        Command::Serve(args) => args
-            .load()
-            .map(|config| cadenced::serve::run(config).code()),
+        Command::Serve {
+            config,
+            while_stdin_is_open,
+        } => config.load().map(|config| {
+            if while_stdin_is_open {
+                std::thread::spawn(end_with_stdin);
+            }
+            cadenced::serve::run(config).code()
+        }),
+        Command::Calibrate { source, how } => source.load(None).map(|config| {
+            let done = cadenced::calibrate::run(&config, &how);
+            done.map_or_else(|e| complain(&e, e.code()), |()| 0)
+        }),
         Command::Model(ModelCommand::List) => {
             print!("{}", cadenced::hub::list());
             Ok(0)
@@ -96,12 +144,15 @@ fn main() -> ExitCode {
                 Ok(0)
             }
             Err(e) => {
-                eprintln!("cadenced: {e:#}");
-                Ok(cadenced::serve::Exit::Unavailable.code())
+                let code = cadenced::serve::Exit::Unavailable.code();
+                Ok(complain(&format_args!("{e:#}"), code))
             }
         },
         Command::CheckConfig(args) => args.load().and_then(|config| {
             println!("{}", config.to_toml()?);
+            for line in cadenced::promises::describe(&config) {
+                println!("# admission.artifact: {line}");
+            }
             Ok(0)
         }),
     };

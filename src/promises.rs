@@ -8,9 +8,11 @@ use sha2::{Digest as _, Sha256};
 use crate::actors::admission::Promises;
 use crate::config::{AdmissionConfig, AdmissionMode, Backend, Config};
 use crate::hub;
-use crate::logic::conformal::artifact::{Artifact, Provenance};
+use crate::logic::conformal::artifact::{Artifact, Mismatch, Provenance};
 use crate::logic::conformal::calibration::Alpha;
+use crate::logic::conformal::classes::Edges;
 use crate::logic::conformal::controller::Controller;
+use crate::logic::conformal::evaluation;
 use crate::logic::conformal::online::{Adaptation, CalibratorConfig};
 use crate::logic::conformal::policy::{Mode, Settings};
 use crate::logic::conformal::snapshot::Pace;
@@ -86,18 +88,21 @@ pub fn provenance(
     effective: &EffectiveSettings,
     model_sha256: String,
 ) -> Provenance {
-    let backend = match config.model.backend {
-        Backend::Llama => "llama",
-        Backend::Fake => "fake",
-    };
     Provenance {
-        backend: backend.into(),
+        backend: backend(config).into(),
         model_sha256,
         quantisation: format!("KV {}/{}", effective.kv_type_k, effective.kv_type_v),
         threads: effective.threads.unsigned_abs(),
         device: device(),
         kv_cells: effective.kv_cells,
         traces_sha256: Vec::new(),
+    }
+}
+
+fn backend(config: &Config) -> &'static str {
+    match config.model.backend {
+        Backend::Llama => "llama",
+        Backend::Fake => "fake",
     }
 }
 
@@ -156,6 +161,45 @@ pub fn controller(
         calibrated: true,
         mismatch: mismatch.is_some(),
     }
+}
+
+/// What the calibration that `config` names is good for, a line each; nothing if it names none. What only a
+/// running engine knows is not compared.
+#[must_use]
+pub fn describe(config: &Config) -> Vec<String> {
+    let path = &config.admission.artifact;
+    if path.as_os_str().is_empty() {
+        return Vec::new();
+    }
+    let read = std::fs::read(path).map_err(|e| e.to_string());
+    let artifact = read.and_then(|bytes| Artifact::decode(&bytes).map_err(|e| e.to_string()));
+    let here = |artifact: &Artifact| {
+        let made_for = &artifact.provenance;
+        Ok::<_, String>(Provenance {
+            backend: backend(config).into(),
+            model_sha256: model_sha256(config)?,
+            threads: config.runner.threads.or(made_for.threads),
+            device: device(),
+            kv_cells: config.kv.cells.or(made_for.kv_cells),
+            ..made_for.clone()
+        })
+    };
+    let lines = artifact.and_then(|artifact| {
+        let levels = evaluation::supported(&evaluation::calibrator(&artifact, Edges::default()));
+        let levels = levels.last().map_or("no promise".into(), |alpha| {
+            format!("promises up to a confidence of {}", 1.0 - alpha.get())
+        });
+        let differences = artifact.provenance.differences(&here(&artifact)?);
+        Ok(vec![
+            format!("{} scores support {levels}", artifact.points.len()),
+            if differences.is_empty() {
+                "made for this engine, as far as can be told before it runs".into()
+            } else {
+                Mismatch(differences).to_string()
+            },
+        ])
+    });
+    lines.unwrap_or_else(|why| vec![format!("{}: {why}", path.display())])
 }
 
 fn warn(path: &Path, why: &dyn std::fmt::Display, trusted: bool) {

@@ -7,6 +7,7 @@ mod canary;
 mod child;
 mod client;
 mod compare;
+mod conformal;
 mod cpu;
 mod daemon;
 mod decode_cell;
@@ -72,6 +73,8 @@ enum Command {
     All,
     /// What this machine can do: the cost model, capacity, and from them a ladder's rates and SLO.
     Calibrate(calibrate::CalibrateArgs),
+    /// What a calibration's bounds are worth offline: predictors, scores, levels, splits, classes.
+    Conformal(conformal::ConformalArgs),
     /// Rungs over rates and seeds, on a daemon of its own for each cell.
     Ladder(Box<ladder::LadderArgs>),
     /// The ladder in virtual time, beside what a clairvoyant could do.
@@ -82,6 +85,8 @@ enum Command {
     Run(Box<load::run::RunArgs>),
     /// Summarises the records of runs again, at any SLO; refuses what can't be put side by side.
     Summary(load::again::SummaryArgs),
+    /// What a mix asks, one request a line, for `cadenced calibrate --prompts`.
+    Prompts(load::bodies::PromptsArgs),
     /// Several servers side by side on the same arrivals, in turn.
     Compare(compare::CompareArgs),
     /// Fails when simulated load is served worse than the committed budget has it.
@@ -113,11 +118,13 @@ fn main() -> ExitCode {
         Command::Profile(args) => profile::run(&args),
         Command::All => all::run(),
         Command::Calibrate(args) => calibrate::run(&args),
+        Command::Conformal(args) => conformal::run(&args),
         Command::Ladder(args) => ladder::run(&args),
         Command::Simulate(args) => twin::simulate::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => load::run::run(&args),
         Command::Summary(args) => load::again::run(&args),
+        Command::Prompts(args) => load::bodies::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Stub(args) => load::stub::run(&args),

@@ -5,6 +5,7 @@
 //! go into its subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the
 //! results say.
 
+mod conformal;
 mod ladder;
 mod markdown;
 mod tables;
@@ -16,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
+pub use conformal::ALL as CONFORMAL;
 pub use ladder::COMPARISON;
 use ladder::Ladder;
 
@@ -121,17 +123,18 @@ fn table(results: &Path, ladders: &BTreeMap<String, Ladder>, name: &str) -> Resu
             |ladder| render(ladder) + "\n" + &ladder.origin(),
         ));
     }
-    let (file, render) = tables::ALL
-        .iter()
-        .find(|(n, _, _)| *n == name)
-        .map(|(_, file, render)| (file, render))
+    let plain = tables::ALL.iter().find(|(n, _, _)| *n == name);
+    let offline = CONFORMAL.iter().find(|(n, _)| *n == name);
+    let (file, render) = plain
+        .map(|(_, file, render)| (*file, render))
+        .or(offline.map(|(_, render)| (conformal::FILE, render)))
         .with_context(|| format!("there is no table called {name}"))?;
     let path = results.join(file);
     if !path.exists() {
         return Ok(MISSING.into());
     }
     let text = std::fs::read_to_string(&path)?;
-    let json: Value = serde_json::from_str(&text).with_context(|| (*file).to_owned())?;
+    let json: Value = serde_json::from_str(&text).with_context(|| file.to_owned())?;
     Ok(render(&json["results"]) + "\n" + &tables::origin(file, &json["provenance"]))
 }
 

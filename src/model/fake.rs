@@ -106,6 +106,7 @@ impl FakeBackend {
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let effective = EffectiveSettings {
+            threads: config.runner.threads.or(0) as i32,
             n_batch: config.runner.n_batch,
             n_ubatch: config.runner.n_ubatch,
             kv_cells: config.cells(),

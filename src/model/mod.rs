@@ -67,7 +67,7 @@ pub trait ModelBackend {
 }
 
 /// Settings as they are in force, for `/stats` and for benchmarks that refuse to measure something else.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct EffectiveSettings {
     pub threads: i32,
     pub threads_batch: i32,

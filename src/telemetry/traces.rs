@@ -5,7 +5,6 @@
 //! for. On disk there are at most two files of half the limit each: the one that is written, and beside it
 //! with `.1` to its name the one before, which the next replaces.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,12 +12,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::IntCounter;
-use serde::Serialize;
 
 use crate::job::Wish;
-use crate::logic::conformal::features::NAMES;
 use crate::logic::conformal::predictor::Latency;
 use crate::logic::conformal::receipt::Answer;
+use crate::logic::conformal::trace::TraceRow;
 use crate::logic::request::{Outcome, RequestSpec};
 use crate::reply::Usage;
 
@@ -27,34 +25,9 @@ const QUEUE: usize = 1024;
 
 /// The way to the writer.
 pub struct Traces {
-    rows: SyncSender<Row>,
+    rows: SyncSender<TraceRow>,
     dropped: IntCounter,
     run: u64,
-}
-
-/// A line.
-#[derive(Serialize)]
-struct Row {
-    /// When the daemon started, in Unix seconds: rows of one run belong together.
-    run: u64,
-    request: u64,
-    /// Since the start.
-    arrival_s: f64,
-    verdict: &'static str,
-    confidence: f64,
-    /// From the decision, as `latency_ms` is.
-    bound_ms: Option<f64>,
-    slo_ms: Option<u64>,
-    /// From the arrival to the decision.
-    waited_ms: f64,
-    features: BTreeMap<&'static str, f32>,
-    outcome: &'static str,
-    /// To the server's last token; `None` for what never ran.
-    latency_ms: Option<f64>,
-    /// Whether it would have taken longer, had its client stayed.
-    censored: bool,
-    completion_tokens: u32,
-    cached_tokens: u32,
 }
 
 impl Traces {
@@ -90,7 +63,7 @@ impl Traces {
         (outcome, latency): (Outcome, Latency),
         usage: Usage,
     ) {
-        self.send(Row {
+        self.send(TraceRow {
             latency_ms: Some(latency.ms()),
             censored: latency.is_censored(),
             completion_tokens: usage.completion_tokens,
@@ -104,19 +77,19 @@ impl Traces {
         self.send(self.row(spec, wish, answer, outcome));
     }
 
-    fn row(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) -> Row {
+    fn row(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) -> TraceRow {
         let decision = &answer.decision;
-        Row {
+        TraceRow {
             run: self.run,
             request: spec.id.0,
             arrival_s: spec.arrival.0 as f64 / 1e6,
-            verdict: decision.verdict.label(),
+            verdict: decision.verdict.label().into(),
             confidence: decision.confidence(),
             bound_ms: decision.bound_ms.ok(),
             slo_ms: wish.slo.map(|slo| slo.as_millis() as u64),
             waited_ms: answer.waited_ms,
-            features: NAMES.into_iter().zip(decision.features.0).collect(),
-            outcome: outcome.label(),
+            features: decision.features,
+            outcome: outcome.label().into(),
             latency_ms: None,
             censored: false,
             completion_tokens: 0,
@@ -124,7 +97,7 @@ impl Traces {
         }
     }
 
-    fn send(&self, row: Row) {
+    fn send(&self, row: TraceRow) {
         if self.rows.try_send(row).is_err() {
             self.dropped.inc();
         }
@@ -132,7 +105,7 @@ impl Traces {
 }
 
 /// Writes rows until nobody sends any more; flushes whenever it has caught up.
-fn write_all(queue: &Receiver<Row>, files: &mut Files) -> io::Result<()> {
+fn write_all(queue: &Receiver<TraceRow>, files: &mut Files) -> io::Result<()> {
     loop {
         let row = match queue.try_recv() {
             Ok(row) => row,

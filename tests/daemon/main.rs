@@ -10,6 +10,8 @@ mod common;
 mod accounts;
 mod admin;
 mod admission;
+mod calibrate;
+mod calibrate_refuses;
 mod cancel;
 mod capacity;
 mod config;

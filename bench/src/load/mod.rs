@@ -7,6 +7,7 @@
 pub mod again;
 pub mod answer;
 pub mod arrivals;
+pub mod bodies;
 pub mod chunk;
 pub mod descriptors;
 pub mod driver;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::markdown::Table;
 use crate::stats::Spread;
 
-type Render = fn(&Value) -> String;
+pub type Render = fn(&Value) -> String;
 
 /// Name in the markers, file of results, renderer.
 pub const ALL: &[(&str, &str, Render)] = &[
@@ -271,15 +271,15 @@ fn memory(m: &Value) -> String {
     t.text + "\n" + &flat.text
 }
 
-fn rows(v: &Value) -> &[Value] {
+pub fn rows(v: &Value) -> &[Value] {
     v.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn number(v: &Value) -> f64 {
+pub fn number(v: &Value) -> f64 {
     v.as_f64().unwrap_or(f64::NAN)
 }
 
-fn string(v: &Value) -> String {
+pub fn string(v: &Value) -> String {
     v.as_str().unwrap_or("?").to_owned()
 }
 

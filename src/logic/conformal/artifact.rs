@@ -79,15 +79,11 @@ impl Artifact {
         provenance: Provenance,
     ) -> Result<Self, FitError> {
         let model = Model::fit(kind, train, params, None)?;
-        let point = |row: &Row| {
-            let estimate = model.estimate(&row.features);
-            Point::new(&row.features, estimate, row.latency)
-        };
         let exact = calibrate.iter().filter(|row| !row.latency.is_censored());
         Ok(Self {
             provenance,
             features: NAMES.map(String::from).to_vec(),
-            points: calibrate.iter().map(point).collect(),
+            points: calibrate.iter().map(|r| Point::of(&model, r)).collect(),
             support: exact.map(|row| &row.features).collect(),
             idle,
             model,
@@ -136,7 +132,18 @@ impl Artifact {
     /// # Errors
     /// Names each difference, with both sides.
     pub fn check(&self, running: &Provenance) -> Result<(), Mismatch> {
-        let Provenance {
+        match self.provenance.differences(running) {
+            none if none.is_empty() => Ok(()),
+            differences => Err(Mismatch(differences)),
+        }
+    }
+}
+
+impl Provenance {
+    /// What differs in what is `running`, traces apart: each with both sides.
+    #[must_use]
+    pub fn differences(&self, running: &Self) -> Vec<String> {
+        let Self {
             backend,
             model_sha256,
             quantisation,
@@ -144,9 +151,9 @@ impl Artifact {
             device,
             kv_cells,
             traces_sha256: _,
-        } = &self.provenance;
+        } = self;
         let (threads, cells) = (threads.to_string(), kv_cells.to_string());
-        let differences: Vec<String> = [
+        [
             ("backend", backend, &running.backend),
             ("model", model_sha256, &running.model_sha256),
             ("quantisation", quantisation, &running.quantisation),
@@ -157,12 +164,7 @@ impl Artifact {
         .into_iter()
         .filter(|(_, calibrated, running)| calibrated != running)
         .map(|(name, calibrated, running)| format!("{name} {calibrated}, here {running}"))
-        .collect();
-        if differences.is_empty() {
-            Ok(())
-        } else {
-            Err(Mismatch(differences))
-        }
+        .collect()
     }
 }
 

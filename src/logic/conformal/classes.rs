@@ -13,6 +13,16 @@ pub struct Edges {
 }
 
 impl Edges {
+    /// Those that are reported: replies of up to 63, 127, 255 and more tokens; an idle engine, one that batches, one
+    /// that is about full and one with a queue.
+    #[must_use]
+    pub fn reported() -> Self {
+        Self {
+            max_tokens: vec![64, 128, 256],
+            load: vec![1, 8, 24],
+        }
+    }
+
     fn lengths(&self) -> usize {
         self.max_tokens.len() + 1
     }
@@ -27,8 +37,20 @@ impl Edges {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Classes {
     edges: Edges,
+    /// Of each class, by load and then by length.
     group_of: Vec<usize>,
+    counts: Vec<usize>,
     groups: usize,
+}
+
+/// Neighbouring classes that are calibrated together. A range begins with its first number and ends before its
+/// second; the last has no end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Group {
+    pub load: (u32, Option<u32>),
+    pub max_tokens: (u32, Option<u32>),
+    pub classes: usize,
+    pub members: usize,
 }
 
 impl Classes {
@@ -56,8 +78,31 @@ impl Classes {
         Self {
             edges,
             group_of,
+            counts,
             groups,
         }
+    }
+
+    /// Every group, by number.
+    #[must_use]
+    pub fn describe(&self) -> Vec<Group> {
+        let lengths = self.edges.lengths();
+        let range = |edges: &[u32], from: usize, to: usize| {
+            let begin = from.checked_sub(1).map_or(0, |i| edges[i]);
+            (begin, edges.get(to).copied())
+        };
+        let group = |number: usize| {
+            let of = |class: &usize| self.group_of[*class] == number;
+            let classes: Vec<usize> = (0..self.group_of.len()).filter(of).collect();
+            let (first, last) = (classes[0], classes[classes.len() - 1]);
+            Group {
+                load: range(&self.edges.load, first / lengths, first / lengths),
+                max_tokens: range(&self.edges.max_tokens, first % lengths, last % lengths),
+                classes: classes.len(),
+                members: classes.iter().map(|c| self.counts[*c]).sum(),
+            }
+        };
+        (0..self.groups).map(group).collect()
     }
 
     /// How many groups there are; they are numbered from 0.
@@ -115,6 +160,18 @@ mod tests {
         assert_eq!(classes.groups(), 3);
         assert_ne!(classes.group(99, 3), classes.group(100, 3));
         assert_eq!(classes.group(99, 4), classes.group(100, 9));
+        let group = |load, max_tokens, classes, members| Group {
+            load,
+            max_tokens,
+            classes,
+            members,
+        };
+        let expected = [
+            group((0, Some(4)), (0, Some(100)), 1, 20),
+            group((0, Some(4)), (100, None), 1, 20),
+            group((4, None), (0, None), 2, 0),
+        ];
+        assert_eq!(classes.describe(), expected);
     }
 
     proptest! {

@@ -49,16 +49,10 @@ impl Forest {
         self.leaves.extend_from_slice(leaves);
     }
 
-    /// Columns of the rows that it was fitted on.
-    #[must_use]
-    pub fn features(&self) -> usize {
-        self.features
-    }
-
     /// The value for one row.
     ///
     /// # Panics
-    /// If the row has fewer than [`Self::features`] values.
+    /// If the row has fewer values than those that it was fitted on.
     #[must_use]
     pub fn predict_row(&self, row: &[f32]) -> f32 {
         let leaves = 1_usize << self.depth;

@@ -22,6 +22,8 @@
 //! | `controller`, `policy`, `offer` | the decision, and what a refusal offers |
 //! | `receipt` | what the caller is told |
 //! | `artifact` | a calibration as a file |
+//! | `trace`, `rounds` | what calibrations are made of: rows, how they are collected, and their folds |
+//! | `evaluation` | what a bound is worth on requests that it was not made of |
 //!
 //! Times are milliseconds, counts are tokens, unless a name says otherwise.
 
@@ -31,6 +33,7 @@ pub mod boosting;
 pub mod calibration;
 pub mod classes;
 pub mod controller;
+pub mod evaluation;
 pub mod features;
 pub mod forest;
 pub mod histogram;
@@ -40,8 +43,10 @@ pub mod online;
 pub mod policy;
 pub mod predictor;
 pub mod receipt;
+pub mod rounds;
 pub mod snapshot;
 pub mod support;
 pub mod tally;
 #[cfg(test)]
 mod testing;
+pub mod trace;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::calibration::{Alpha, Score, Scored, Scores, TooFew};
 use super::classes::{Classes, Edges};
 use super::features::{Feature, Features};
-use super::predictor::{Estimate, Latency};
+use super::predictor::{Estimate, Latency, Model, Row};
 use crate::logic::rng::SplitMix64;
 
 /// The working α is at most so many times the nominal one.
@@ -80,6 +80,12 @@ impl Point {
             estimate,
             latency,
         }
+    }
+
+    /// Of a row that the model was not fitted on.
+    #[must_use]
+    pub fn of(model: &Model, row: &Row) -> Self {
+        Self::new(&row.features, model.estimate(&row.features), row.latency)
     }
 }
 
@@ -147,6 +153,19 @@ impl Calibrator {
                 .unwrap_or(nominal),
         };
         Ok(self.config.safety * self.config.score.bound(q, estimate))
+    }
+
+    /// The score at the nominal level of each group, in the order of [`Self::classes`].
+    #[must_use]
+    pub fn quantiles(&self, alpha: Alpha) -> Vec<Result<f64, TooFew>> {
+        let groups = self.groups.iter();
+        groups.map(|g| self.quantile(g, alpha)).collect()
+    }
+
+    /// How requests are grouped.
+    #[must_use]
+    pub fn classes(&self) -> &Classes {
+        &self.classes
     }
 
     /// Whether any group supports the level.
