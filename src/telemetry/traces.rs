@@ -5,7 +5,6 @@
 //! for. On disk there are at most two files of half the limit each: the one that is written, and beside it
 //! with `.1` to its name the one before, which the next replaces.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,10 +12,10 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::IntCounter;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::job::Wish;
-use crate::logic::conformal::features::NAMES;
+use crate::logic::conformal::features::{Features, NAMES};
 use crate::logic::conformal::predictor::Latency;
 use crate::logic::conformal::receipt::Answer;
 use crate::logic::request::{Outcome, RequestSpec};
@@ -29,12 +28,21 @@ const QUEUE: usize = 1024;
 pub struct Traces {
     rows: SyncSender<Row>,
     dropped: IntCounter,
-    run: u64,
+}
+
+/// What is known of a request. It is made into text by the writer.
+pub struct Row {
+    pub spec: RequestSpec,
+    pub wish: Wish,
+    pub answer: Answer,
+    pub outcome: Outcome,
+    /// `None` for what was refused.
+    pub end: Option<(Latency, Usage)>,
 }
 
 /// A line.
 #[derive(Serialize)]
-struct Row {
+struct Line {
     /// When the daemon started, in Unix seconds: rows of one run belong together.
     run: u64,
     request: u64,
@@ -47,7 +55,8 @@ struct Row {
     slo_ms: Option<u64>,
     /// From the arrival to the decision.
     waited_ms: f64,
-    features: BTreeMap<&'static str, f32>,
+    #[serde(serialize_with = "by_name")]
+    features: Features,
     outcome: &'static str,
     /// To the server's last token; `None` for what never ran.
     latency_ms: Option<f64>,
@@ -55,6 +64,34 @@ struct Row {
     censored: bool,
     completion_tokens: u32,
     cached_tokens: u32,
+}
+
+fn by_name<S: Serializer>(features: &Features, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(NAMES.into_iter().zip(features.0))
+}
+
+impl Row {
+    fn line(&self, run: u64) -> Line {
+        let decision = &self.answer.decision;
+        let (latency, usage) = self.end.unzip();
+        let usage = usage.unwrap_or_default();
+        Line {
+            run,
+            request: self.spec.id.0,
+            arrival_s: self.spec.arrival.0 as f64 / 1e6,
+            verdict: decision.verdict.label(),
+            confidence: decision.confidence(),
+            bound_ms: decision.bound_ms.ok(),
+            slo_ms: self.wish.slo.map(|slo| slo.as_millis() as u64),
+            waited_ms: self.answer.waited_ms,
+            features: decision.features,
+            outcome: self.outcome.label(),
+            latency_ms: latency.map(|l| l.ms()),
+            censored: latency.is_some_and(|l| l.is_censored()),
+            completion_tokens: usage.completion_tokens,
+            cached_tokens: usage.cached_tokens,
+        }
+    }
 }
 
 impl Traces {
@@ -66,8 +103,11 @@ impl Traces {
         let mut files = Files::open(path.to_owned(), bytes_max / 2)?;
         let (rows, queue) = sync_channel(QUEUE);
         let lost = dropped.clone();
+        let run = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
         let writing = move || {
-            if let Err(e) = write_all(&queue, &mut files) {
+            if let Err(e) = write_all(&queue, &mut files, run) {
                 tracing::error!("traces: {}: {e}; no more are written", files.path.display());
                 queue.iter().for_each(|_| lost.inc());
             }
@@ -75,56 +115,11 @@ impl Traces {
         std::thread::Builder::new()
             .name("traces".into())
             .spawn(writing)?;
-        let run = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
-        Ok(Self { rows, dropped, run })
+        Ok(Self { rows, dropped })
     }
 
-    /// A request that ran, or began to.
-    pub fn ended(
-        &self,
-        spec: &RequestSpec,
-        wish: &Wish,
-        answer: &Answer,
-        (outcome, latency): (Outcome, Latency),
-        usage: Usage,
-    ) {
-        self.send(Row {
-            latency_ms: Some(latency.ms()),
-            censored: latency.is_censored(),
-            completion_tokens: usage.completion_tokens,
-            cached_tokens: usage.cached_tokens,
-            ..self.row(spec, wish, answer, outcome)
-        });
-    }
-
-    /// A request that was refused, and what it counts as.
-    pub fn refused(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) {
-        self.send(self.row(spec, wish, answer, outcome));
-    }
-
-    fn row(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) -> Row {
-        let decision = &answer.decision;
-        Row {
-            run: self.run,
-            request: spec.id.0,
-            arrival_s: spec.arrival.0 as f64 / 1e6,
-            verdict: decision.verdict.label(),
-            confidence: decision.confidence(),
-            bound_ms: decision.bound_ms.ok(),
-            slo_ms: wish.slo.map(|slo| slo.as_millis() as u64),
-            waited_ms: answer.waited_ms,
-            features: NAMES.into_iter().zip(decision.features.0).collect(),
-            outcome: outcome.label(),
-            latency_ms: None,
-            censored: false,
-            completion_tokens: 0,
-            cached_tokens: 0,
-        }
-    }
-
-    fn send(&self, row: Row) {
+    /// Has a row written; drops it where the writer is behind.
+    pub fn write(&self, row: Row) {
         if self.rows.try_send(row).is_err() {
             self.dropped.inc();
         }
@@ -132,7 +127,7 @@ impl Traces {
 }
 
 /// Writes rows until nobody sends any more; flushes whenever it has caught up.
-fn write_all(queue: &Receiver<Row>, files: &mut Files) -> io::Result<()> {
+fn write_all(queue: &Receiver<Row>, files: &mut Files, run: u64) -> io::Result<()> {
     loop {
         let row = match queue.try_recv() {
             Ok(row) => row,
@@ -145,7 +140,7 @@ fn write_all(queue: &Receiver<Row>, files: &mut Files) -> io::Result<()> {
                 }
             }
         };
-        let mut line = serde_json::to_vec(&row)?;
+        let mut line = serde_json::to_vec(&row.line(run))?;
         line.push(b'\n');
         files.append(&line)?;
     }
