@@ -6,7 +6,7 @@
 //! results say.
 
 mod ladder;
-mod markdown;
+pub mod markdown;
 mod tables;
 
 use std::collections::BTreeMap;
