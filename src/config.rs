@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::logic::capacity::CapacityLimits;
-use crate::logic::kv::sizing::{Plan, Sizing};
+use crate::logic::kv::sizing::{GRAIN, Plan, Sizing};
 use crate::logic::kv::{BLOCK_TOKENS, KvPool, Reservation};
 use crate::logic::scheduler::StepLimits;
 use crate::logic::scheduler::policy::Policy;
@@ -198,9 +198,9 @@ impl Config {
         self.kv.cells.or(0)
     }
 
-    /// Resolves `kv.cells = "auto"`, for a model whose tokens take so many bytes in the pool and whose
-    /// requests can have so many tokens, on a machine that has so much left. The plan is for the log; an
-    /// explicit count needs none.
+    /// Resolves `kv.cells = "auto"`, and with it `kv.layout = "auto"`, for a model whose tokens take so many bytes
+    /// in the pool and whose requests can have so many tokens, on a machine that has so much left. The plan is for
+    /// the log; an explicit count needs none, and is a unified pool unless the layout is explicit too.
     ///
     /// # Errors
     /// When there is no room for a pool.
@@ -213,17 +213,24 @@ impl Config {
         if let AutoOr::Count(_) = self.kv.cells {
             return Ok((self, None));
         }
-        let seats = match self.kv.layout.resolved() {
-            KvLayout::Streams => self.sequences(),
-            _ => self.policy().max_running() as u32,
-        };
-        let sizing = Sizing {
+        let sizing = |sequences: u32, tokens: u64| Sizing {
             available,
             budget: self.kv.budget_mib << 20,
             utilisation: self.kv.utilisation,
             headroom: self.kv.headroom_mib << 20,
             bytes_per_token,
-            tokens_max: u64::from(seats) * u64::from(context),
+            tokens_max: u64::from(sequences) * tokens,
+        };
+        let context = u64::from(context);
+        let slabs = sizing(self.sequences(), context.next_multiple_of(GRAIN));
+        let pool = sizing(self.policy().max_running() as u32, context);
+        if self.kv.layout == KvLayout::Auto && slabs.suits_streams(self.prefix.reuse != Reuse::Off)
+        {
+            self.kv.layout = KvLayout::Streams;
+        }
+        let sizing = match self.kv.layout.resolved() {
+            KvLayout::Streams => slabs,
+            _ => pool,
         };
         let plan = sizing.plan().ok_or_else(|| {
             ConfigError(format!(

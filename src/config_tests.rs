@@ -1,4 +1,5 @@
 use super::*;
+use crate::logic::kv::sizing::Bound;
 
 fn load(file: Option<&str>, env: &[(&str, &str)], flags: &Flags) -> Result<Config, ConfigError> {
     let dir = tempfile::tempdir().unwrap();
@@ -202,4 +203,39 @@ fn what_check_config_prints_is_a_configuration() {
         load(Some(&c.to_toml().unwrap()), &[], &Flags::default()).unwrap(),
         c
     );
+}
+
+/// A layout that was named stays; one that was not follows the memory, and an explicit pool is unified.
+#[test]
+fn the_layout_is_chosen_where_it_and_the_cells_are_left_open() {
+    let sized = |keys: &str, available: u64| {
+        let file = format!("[scheduler]\nmax_running = 4\n{keys}");
+        let c = load(Some(&file), &[], &Flags::default()).unwrap();
+        let (c, plan) = c.sized(1024, 1000, available).unwrap();
+        (c.kv.layout.resolved(), c.cells(), plan.map(|p| p.bound))
+    };
+    // Eight slabs of 1024 tokens, in half of what is left beside the headroom of 512 MiB.
+    let (plenty, short) = ((512 + 8) << 21, (512 + 7) << 21);
+    let open = "[kv]\ncells = \"auto\"\n";
+    let named = |layout: &str| format!("{open}layout = \"{layout}\"\n");
+    let shared = format!("{open}[prefix]\nreuse = \"auto\"\n");
+    let (streams, unified) = (KvLayout::Streams, KvLayout::Unified);
+    for (keys, available, expected) in [
+        (open, plenty, (streams, 8192, Some(Bound::Requests))),
+        (open, short, (unified, 4096, Some(Bound::Requests))),
+        (&shared, plenty, (unified, 4096, Some(Bound::Requests))),
+        (
+            &named("unified"),
+            plenty,
+            (unified, 4096, Some(Bound::Requests)),
+        ),
+        (
+            &named("streams"),
+            short,
+            (streams, 7168, Some(Bound::Memory)),
+        ),
+        ("", plenty, (unified, 16_384, None)),
+    ] {
+        assert_eq!(sized(keys, available), expected, "{keys}");
+    }
 }

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Args, FromArgMatches};
 use serde::Serialize;
 
+use crate::all;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness::MeasurementUnsound;
 use crate::report;
@@ -135,12 +135,9 @@ fn cell(args: &CompareArgs, turn: &Turn) -> Result<RunArgs> {
                 .into_owned(),
         ),
     ];
-    let own = own
-        .into_iter()
-        .flat_map(|(key, value)| [key.to_owned(), value]);
-    let command = RunArgs::augment_args(clap::Command::new("run").no_binary_name(true));
-    let matches = command.try_get_matches_from(own.chain(args.run.iter().cloned()))?;
-    Ok(RunArgs::from_arg_matches(&matches)?)
+    let own = own.iter().flat_map(|(key, value)| [key, value.as_str()]);
+    let options: Vec<&str> = own.chain(args.run.iter().map(String::as_str)).collect();
+    all::given("run", &options)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 mod conformal;
 mod ladder;
-mod markdown;
+pub mod markdown;
 mod tables;
 
 use std::collections::BTreeMap;

@@ -31,7 +31,7 @@ use crate::messages::{Enqueue, Fitted, Quote, Quoted, Refused, RequestEnded, Sub
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::published::{AdmissionState, Published};
 use crate::telemetry::stopwatch::Stopwatch;
-use crate::telemetry::traces::Traces;
+use crate::telemetry::traces::{self, Traces};
 
 /// Where promises come from.
 pub struct Promises {
@@ -191,7 +191,13 @@ impl Handler<Submit> for Admission {
                 _ => Outcome::Refused,
             };
             if let Some(traces) = &self.traces {
-                traces.refused(&spec, &wish, &answer, outcome);
+                traces.write(traces::Row {
+                    spec,
+                    wish,
+                    answer,
+                    outcome,
+                    end: None,
+                });
             }
             job.ticket.refuse(outcome);
             return Err(Refused::Unpromised(
@@ -265,9 +271,13 @@ impl Handler<RequestEnded> for Admission {
         let decision = &ended.admitted.answer.decision;
         self.promises.controller.completed(decision, latency);
         if let Some(traces) = &self.traces {
-            let Admitted { answer, wish, .. } = &ended.admitted;
-            let end = (ended.outcome, latency);
-            traces.ended(&ended.spec, wish, answer, end, ended.usage);
+            traces.write(traces::Row {
+                spec: ended.spec,
+                wish: ended.admitted.wish,
+                answer: ended.admitted.answer,
+                outcome: ended.outcome,
+                end: Some((latency, ended.usage)),
+            });
         }
         self.fit(ctx);
         self.publish();

@@ -144,7 +144,8 @@ pub enum KvLayout {
 }
 
 impl KvLayout {
-    /// What `auto` stands for: the layout that sharing a prefix costs nothing in.
+    /// What `auto` stands for where [`Config::sized`](super::Config::sized) has not chosen: the layout that bounds no
+    /// request by a slab and in which sharing a prefix costs nothing.
     #[must_use]
     pub fn resolved(self) -> Self {
         match self {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::capacity::{CapacityExceeded, Reservation};
 use super::request::RequestSpec;
+use super::rng::mix;
 
 /// The engine as its actors last published it.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -59,20 +60,24 @@ pub struct RetryAfter {
 }
 
 impl RetryAfter {
-    /// Remaining decode work over the measured rate, in whole seconds of at least 1 and at most the cap, with
-    /// up to a quarter added that depends on `salt`, so that the refused don't all return in the same second.
+    /// Remaining decode work over the measured rate, [spread](spread_s) by `salt`; 1 while no rate is known.
     #[must_use]
     pub fn seconds(&self, engine: &EngineSnapshot, salt: u64) -> u32 {
-        let cap = u32::try_from(self.cap.as_secs()).unwrap_or(u32::MAX).max(1);
         let Some(rate) = engine.tokens_per_s.filter(|r| *r > 0.0) else {
-            return 1.min(cap);
+            return 1;
         };
-        let work_s = engine.tokens_remaining as f64 / rate;
-        // Fibonacci hashing: consecutive ids land far apart.
-        let spread = (salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / f64::from(1 << 24);
-        let wait = (work_s * (1.0 + 0.25 * spread)).ceil();
-        (wait as u32).clamp(1, cap)
+        let cap_s = u32::try_from(self.cap.as_secs()).unwrap_or(u32::MAX);
+        spread_s(engine.tokens_remaining as f64 / rate, salt, cap_s)
     }
+}
+
+/// A wait in whole seconds, with up to a quarter added that depends on `salt`, so that the refused don't all
+/// return in the same second. At least 1; at most the cap, or 1 if that is less.
+#[must_use]
+pub fn spread_s(wait_s: f64, salt: u64, cap_s: u32) -> u32 {
+    let spread = mix(salt) as f64 / u64::MAX as f64;
+    let spread_s = wait_s.ceil() * (1.0 + 0.25 * spread);
+    (spread_s.round() as u32).clamp(1, cap_s.max(1))
 }
 
 #[cfg(test)]

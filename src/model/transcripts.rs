@@ -6,7 +6,7 @@
 //! it and the reply's text are exactly those of a reply given here. The text of the prompt stays the same.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::vocab::Vocab;
 use crate::ids::TokenId;
@@ -14,14 +14,14 @@ use crate::ids::TokenId;
 /// Tokens remembered altogether, prompts included: 4 MB of them.
 const TOKENS_MAX: usize = 1 << 20;
 
-/// See the module's text.
+/// See the module's text. The lock is held for one look-up or one entry at a time.
 #[derive(Debug, Default)]
 pub struct Transcripts(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     /// By the hash of the prompt; the last reply to it.
-    replies: HashMap<u64, Reply>,
+    replies: HashMap<u64, Arc<Reply>>,
     /// The same hashes, the oldest first.
     order: VecDeque<u64>,
     tokens: usize,
@@ -70,12 +70,12 @@ impl Transcripts {
         }
         let mut hash = Rolling(0);
         prompt.iter().for_each(|t| hash.push(*t));
-        let reply = Reply {
+        let reply = Arc::new(Reply {
             prompt: Arc::clone(prompt),
             text,
             tokens,
-        };
-        let inner = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        });
+        let inner = &mut *self.lock();
         inner.tokens += reply.len();
         match inner.replies.insert(hash.0, reply) {
             Some(old) => inner.tokens -= old.len(),
@@ -91,19 +91,18 @@ impl Transcripts {
     /// The prompt with the replies in it as they were generated.
     #[must_use]
     pub fn recall(&self, prompt: Vec<TokenId>, vocab: &Vocab) -> Vec<TokenId> {
-        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.replies.is_empty() {
+        if self.lock().replies.is_empty() {
             return prompt;
         }
         let mut recalled = Vec::with_capacity(prompt.len());
         let (mut hash, mut at) = (Rolling(0), 0);
         while at < prompt.len() {
-            let known = inner
-                .replies
-                .get(&hash.0)
-                .filter(|r| *r.prompt == *recalled);
-            let said = known.and_then(|r| Some((r, spoken(&prompt[at..], &r.text, vocab)?)));
-            let tokens = match said {
+            let known = self.get(hash).filter(|r| *r.prompt == *recalled);
+            let said = known.and_then(|r| {
+                let n = spoken(&prompt[at..], &r.text, vocab)?;
+                Some((r, n))
+            });
+            let tokens = match &said {
                 Some((reply, n)) => {
                     at += n;
                     &reply.tokens[..]
@@ -117,6 +116,15 @@ impl Transcripts {
             recalled.extend_from_slice(tokens);
         }
         recalled
+    }
+
+    /// The last reply to a prompt of this hash.
+    fn get(&self, prompt: Rolling) -> Option<Arc<Reply>> {
+        self.lock().replies.get(&prompt.0).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

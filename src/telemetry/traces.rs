@@ -25,9 +25,42 @@ const QUEUE: usize = 1024;
 
 /// The way to the writer.
 pub struct Traces {
-    rows: SyncSender<TraceRow>,
+    rows: SyncSender<Row>,
     dropped: IntCounter,
-    run: u64,
+}
+
+/// What is known of a request. It is made into text by the writer.
+pub struct Row {
+    pub spec: RequestSpec,
+    pub wish: Wish,
+    pub answer: Answer,
+    pub outcome: Outcome,
+    /// `None` for what was refused.
+    pub end: Option<(Latency, Usage)>,
+}
+
+impl Row {
+    fn line(&self, run: u64) -> TraceRow {
+        let decision = &self.answer.decision;
+        let (latency, usage) = self.end.unzip();
+        let usage = usage.unwrap_or_default();
+        TraceRow {
+            run,
+            request: self.spec.id.0,
+            arrival_s: self.spec.arrival.0 as f64 / 1e6,
+            verdict: decision.verdict.label().into(),
+            confidence: decision.confidence(),
+            bound_ms: decision.bound_ms.ok(),
+            slo_ms: self.wish.slo.map(|slo| slo.as_millis() as u64),
+            waited_ms: self.answer.waited_ms,
+            features: decision.features,
+            outcome: self.outcome.label().into(),
+            latency_ms: latency.map(|l| l.ms()),
+            censored: latency.is_some_and(|l| l.is_censored()),
+            completion_tokens: usage.completion_tokens,
+            cached_tokens: usage.cached_tokens,
+        }
+    }
 }
 
 impl Traces {
@@ -39,8 +72,11 @@ impl Traces {
         let mut files = Files::open(path.to_owned(), bytes_max / 2)?;
         let (rows, queue) = sync_channel(QUEUE);
         let lost = dropped.clone();
+        let run = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
         let writing = move || {
-            if let Err(e) = write_all(&queue, &mut files) {
+            if let Err(e) = write_all(&queue, &mut files, run) {
                 tracing::error!("traces: {}: {e}; no more are written", files.path.display());
                 queue.iter().for_each(|_| lost.inc());
             }
@@ -48,56 +84,11 @@ impl Traces {
         std::thread::Builder::new()
             .name("traces".into())
             .spawn(writing)?;
-        let run = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
-        Ok(Self { rows, dropped, run })
+        Ok(Self { rows, dropped })
     }
 
-    /// A request that ran, or began to.
-    pub fn ended(
-        &self,
-        spec: &RequestSpec,
-        wish: &Wish,
-        answer: &Answer,
-        (outcome, latency): (Outcome, Latency),
-        usage: Usage,
-    ) {
-        self.send(TraceRow {
-            latency_ms: Some(latency.ms()),
-            censored: latency.is_censored(),
-            completion_tokens: usage.completion_tokens,
-            cached_tokens: usage.cached_tokens,
-            ..self.row(spec, wish, answer, outcome)
-        });
-    }
-
-    /// A request that was refused, and what it counts as.
-    pub fn refused(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) {
-        self.send(self.row(spec, wish, answer, outcome));
-    }
-
-    fn row(&self, spec: &RequestSpec, wish: &Wish, answer: &Answer, outcome: Outcome) -> TraceRow {
-        let decision = &answer.decision;
-        TraceRow {
-            run: self.run,
-            request: spec.id.0,
-            arrival_s: spec.arrival.0 as f64 / 1e6,
-            verdict: decision.verdict.label().into(),
-            confidence: decision.confidence(),
-            bound_ms: decision.bound_ms.ok(),
-            slo_ms: wish.slo.map(|slo| slo.as_millis() as u64),
-            waited_ms: answer.waited_ms,
-            features: decision.features,
-            outcome: outcome.label().into(),
-            latency_ms: None,
-            censored: false,
-            completion_tokens: 0,
-            cached_tokens: 0,
-        }
-    }
-
-    fn send(&self, row: TraceRow) {
+    /// Has a row written; drops it where the writer is behind.
+    pub fn write(&self, row: Row) {
         if self.rows.try_send(row).is_err() {
             self.dropped.inc();
         }
@@ -105,7 +96,7 @@ impl Traces {
 }
 
 /// Writes rows until nobody sends any more; flushes whenever it has caught up.
-fn write_all(queue: &Receiver<TraceRow>, files: &mut Files) -> io::Result<()> {
+fn write_all(queue: &Receiver<Row>, files: &mut Files, run: u64) -> io::Result<()> {
     loop {
         let row = match queue.try_recv() {
             Ok(row) => row,
@@ -118,7 +109,7 @@ fn write_all(queue: &Receiver<TraceRow>, files: &mut Files) -> io::Result<()> {
                 }
             }
         };
-        let mut line = serde_json::to_vec(&row)?;
+        let mut line = serde_json::to_vec(&row.line(run))?;
         line.push(b'\n');
         files.append(&line)?;
     }

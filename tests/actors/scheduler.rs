@@ -89,7 +89,6 @@ async fn scheduler_says_what_the_protocol_says() {
     let reserved = Reserved {
         leases: vec![Lease {
             seq: SeqId(0),
-            shared_tokens: 0,
             blocks: 2,
         }],
         short: Some(Shortfall {
@@ -162,7 +161,6 @@ async fn a_cancel_within_a_turn_that_leaves_nothing_to_compute_takes_effect_in_i
     next(&s.reserves).await;
     let lease = Lease {
         seq: SeqId(0),
-        shared_tokens: 0,
         blocks: 1,
     };
     let reserved = || Reserved {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::common::calibrated::{CAREFUL, Calibrated, Said};
 use crate::common::{Daemon, Response, ask};
+use crate::traces::rows;
 use crate::{ask_with, assert_error, e2e_ms, number};
 
 /// A request with an SLO.
@@ -204,6 +205,8 @@ fn a_malformed_slo_is_a_400_that_names_its_field() {
 /// meanwhile, what is quoted is what is decided.
 #[test]
 fn decisions_are_prompt_while_a_decode_blocks_and_quotes_agree_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let traces = dir.path().join("traces.jsonl");
     let d = Calibrated::new(
         CAREFUL,
         &[
@@ -213,6 +216,7 @@ fn decisions_are_prompt_while_a_decode_blocks_and_quotes_agree_with_them() {
             ("fake.stall_ms", "3000"),
         ],
     )
+    .but("admission.traces", traces.to_str().unwrap())
     .start();
     let mut stalled = d.chat(&ask("STALL", 1000, true));
     stalled.read_text(6);
@@ -221,7 +225,7 @@ fn decisions_are_prompt_while_a_decode_blocks_and_quotes_agree_with_them() {
         (900, 2000, 422, "infeasible"),
         (60, 1_000_000, 200, "promised"),
     ];
-    let mut admitted = Vec::new();
+    let (mut admitted, mut decisions) = (Vec::new(), Vec::new());
     for (max_tokens, ms, status, verdict) in cases {
         let mut body = hurried(verdict, max_tokens, ms);
         body["stream"] = true.into();
@@ -233,11 +237,7 @@ fn decisions_are_prompt_while_a_decode_blocks_and_quotes_agree_with_them() {
         let decided = client.head();
         assert_verdict(&decided, status, verdict);
         let bound: u64 = header(&decided, "x-cadenced-bound-ms");
-        // From the arrival: what parsing took is in it.
-        assert!(
-            number(&quoted, "/bound_ms").abs_diff(bound) <= 100,
-            "{quoted} {decided:?}"
-        );
+        decisions.push((max_tokens, quoted, bound));
         if status == 200 {
             admitted.push(client);
         }
@@ -259,6 +259,22 @@ fn decisions_are_prompt_while_a_decode_blocks_and_quotes_agree_with_them() {
     drop(admitted);
     let stats = d.idle();
     assert_eq!(number(&stats, "/requests/refused"), 1, "{stats}");
+    d.wait_for("their rows", || rows(&traces).len() == 4);
+    let rows = rows(&traces);
+    for (max_tokens, quoted, bound) in decisions {
+        let of = |row: &&Value| row["features"]["max_tokens"] == f64::from(max_tokens);
+        let row = rows.iter().find(of).unwrap();
+        for (name, value) in row["features"].as_object().unwrap() {
+            let values = [value, &quoted["features"][name]].map(|v| v.as_f64().unwrap() as f32);
+            assert_eq!(values[0], values[1], "{name}: {row} {quoted}");
+        }
+        // The row's is from the decision. What a client is told is from the arrival: its own parsing is in it.
+        let ms = |key: &str| row[key].as_f64().unwrap();
+        let told = ms("bound_ms").ceil() + ms("waited_ms").ceil();
+        assert_eq!(bound, told as u64, "{row}");
+        let quoted = number(&quoted, "/bound_ms");
+        assert!(quoted >= ms("bound_ms").ceil() as u64, "{quoted} {row}");
+    }
 }
 
 /// Everything that was admitted is seen to have gone: nothing stays in the ledger, the warm-up included.

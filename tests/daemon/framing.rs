@@ -155,6 +155,33 @@ fn unknown_paths_and_wrong_methods_are_json() {
     assert_eq!(send("GET", "/v1/models?limit=1").status, 200);
 }
 
+/// Before a head is whole and understood there is no request: actix-http answers by itself, without a body.
+#[test]
+fn what_never_became_a_request_is_answered_by_a_status_and_the_end_of_the_connection() {
+    let d = paced("0", &[("server.request_timeout_s", "1")]);
+    let chat = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n";
+    for (what, head, status) in [
+        ("no request line", "nonsense\r\n\r\n".to_owned(), 400),
+        ("no header", format!("{chat}nonsense\r\n\r\n"), 400),
+        ("a head that stays away", format!("{chat}content-"), 408),
+        (
+            "headers without end",
+            format!("{chat}{}\r\n", "x: y\r\n".repeat(200)),
+            431,
+        ),
+    ] {
+        let answer = d.send(&head).response();
+        assert_eq!(answer.status, status, "{what}: {answer:?}");
+        assert_eq!(
+            answer.header("content-length"),
+            Some("0"),
+            "{what}: {answer:?}"
+        );
+        assert!(answer.complete, "{what}: the connection stays open");
+    }
+    whole(&d, "and it serves", 3, true);
+}
+
 /// A head beyond all reason is refused and the connection closed; the server goes on.
 #[test]
 fn a_head_of_a_megabyte_is_a_431() {

@@ -146,15 +146,6 @@ fn a_body_that_does_not_come_in_time_is_a_408() {
     assert_eq!(number(&d.idle(), "/requests/invalid"), 1);
 }
 
-/// Before the head is whole there is no request that could be answered in JSON: the framework's own 408.
-#[test]
-fn a_head_that_does_not_come_in_time_is_a_408() {
-    let d = impatient();
-    let mut client = d.send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-");
-    assert_eq!(client.head().status, 408);
-    assert!(client.at_end());
-}
-
 /// B116: a connection may idle between requests for longer than a request may take.
 #[test]
 fn an_idle_connection_outlives_the_request_timeout() {

@@ -110,6 +110,30 @@ fn with_growth_reserved_nobody_is_preempted() {
     assert_eq!(number(&stats, "/kv/preemptions"), 0, "{stats}");
 }
 
+/// Two seats: four slabs of the fake's whole context, 512 MiB as it counts, if nothing is shared.
+#[test]
+fn an_open_layout_follows_the_memory_and_stats_say_which() {
+    let open = [
+        ("kv.cells", "auto"),
+        ("kv.utilisation", "1"),
+        ("kv.headroom_mib", "0"),
+        ("scheduler.max_running", "2"),
+    ];
+    for (more, layout, cells) in [
+        (&[][..], "streams", 4 * 8192),
+        (&[("kv.budget_mib", "511")], "unified", 2 * 8192),
+        (&[("prefix.reuse", "on")], "unified", 2 * 8192),
+        (&[("kv.layout", "unified")], "unified", 2 * 8192),
+    ] {
+        let d = paced("0", &[&open[..], more].concat());
+        let stats = d.stats();
+        assert_eq!(stats["effective"]["kv_layout"], layout, "{more:?}: {stats}");
+        assert_eq!(stats["kv"]["plan"]["cells"], cells, "{more:?}: {stats}");
+        assert_eq!(stats["context"], 8192, "{more:?}: {stats}");
+        whole(&d, "it serves", 3, true);
+    }
+}
+
 /// A slab for each sequence: the same replies, and books that say what is held.
 #[test]
 fn streams_give_the_same_replies_and_honest_stats() {

@@ -6,7 +6,7 @@ use crate::common::ask;
 use crate::common::calibrated::{CAREFUL, Calibrated};
 use crate::{ask_with, e2e_ms, paced};
 
-fn rows(path: &std::path::Path) -> Vec<Value> {
+pub fn rows(path: &std::path::Path) -> Vec<Value> {
     // While a full file is put aside there is none of this name.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     // The last line may be on its way.

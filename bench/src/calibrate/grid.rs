@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::arrivals::Extent;
 use crate::load::mix::Mix;
+use crate::load::quantile::Quantiles;
 use crate::load::record::Record;
 use crate::twin::arrivals::{Answers, Offer, observed};
 use crate::twin::cost::CostModel;
@@ -16,8 +17,6 @@ use crate::twin::rung::Rung;
 /// The lowest rate is this part of the lowest knee, the highest this multiple of the highest.
 const BELOW: f64 = 0.5;
 const ABOVE: f64 = 2.0;
-/// Of the requests to an idle server, this share shall meet the SLO.
-const SLO_SHARE: f64 = 0.9;
 
 /// What a rung sustains under the cost model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,11 +78,12 @@ fn rounded(x: f64) -> f64 {
 }
 
 /// The SLO that nine of ten of these requests meet.
+///
+/// # Panics
+/// Without any.
 pub fn slo_ms(e2e_s: &[f64]) -> u64 {
-    let mut sorted = e2e_s.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (SLO_SHARE * sorted.len() as f64).ceil() as usize;
-    lab::slo_ms(sorted[rank.clamp(1, sorted.len()) - 1])
+    let nine_of_ten = Quantiles::of(e2e_s.iter().copied()).p90;
+    lab::slo_ms(nine_of_ten.expect("requests that were measured"))
 }
 
 /// Which share of these requests meets it.

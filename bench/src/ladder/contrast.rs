@@ -11,6 +11,7 @@ use crate::all;
 use crate::load::metrics::Summary;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness;
+use crate::report::markdown::Table;
 use crate::stats::Spread;
 
 const REQUESTS: usize = 8;
@@ -68,15 +69,19 @@ fn p99(runs: &[Summary]) -> Spread {
 }
 
 fn table(open: &[Summary], closed: &[Summary]) -> String {
-    let row = |name: &str, runs: &[Summary]| {
-        format!(
-            "| {name} | {} | {} | {} | {} |",
+    let mut loops = Table::new(&["loop", "output tokens/s", "TTFT p50, s", "TTFT p99, s", "n"]);
+    for (name, runs) in [
+        (format!("closed, {SLOTS} clients"), closed),
+        ("open, all at once".into(), open),
+    ] {
+        loops.row([
+            name,
             tokens(runs).show(1),
             spread(runs, |s| s.ttft.p50).show(2),
             p99(runs).show(2),
-            runs.first().map_or(0, |s| s.ttft.n)
-        )
-    };
+            runs.first().map_or(0, |s| s.ttft.n).to_string(),
+        ]);
+    }
     let ratio = |a: Spread, b: Spread| a.median / b.median;
     [
         format!(
@@ -84,11 +89,7 @@ fn table(open: &[Summary], closed: &[Summary]) -> String {
             open.len()
         ),
         String::new(),
-        "| loop | output tokens/s | TTFT p50, s | TTFT p99, s | n |".into(),
-        format!("|{}", " --- |".repeat(5)),
-        row(&format!("closed, {SLOTS} clients"), closed),
-        row("open, all at once", open),
-        String::new(),
+        loops.text,
         format!(
             "Open over closed: {:.2} times the throughput, {:.1} times the TTFT at p99, {:.2} s more.",
             ratio(tokens(open), tokens(closed)),

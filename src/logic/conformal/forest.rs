@@ -43,8 +43,8 @@ impl Forest {
     }
 
     pub(super) fn push(&mut self, nodes: &[Node], leaves: &[f32]) {
-        debug_assert_eq!(nodes.len() + 1, leaves.len());
-        debug_assert_eq!(leaves.len(), 1 << self.depth);
+        assert_eq!(nodes.len() + 1, leaves.len());
+        assert_eq!(leaves.len(), 1 << self.depth);
         self.nodes.extend_from_slice(nodes);
         self.leaves.extend_from_slice(leaves);
     }

@@ -8,7 +8,7 @@ use super::calibration::Alpha;
 use super::controller::Controller;
 use super::policy::{Decision, Request};
 use super::snapshot::Snapshot;
-use crate::logic::rng::mix;
+use crate::logic::admission::spread_s;
 
 /// The loosest confidence worth offering: a promise that holds every other time.
 const PERMILLE_BROKEN_MAX: u32 = 500;
@@ -71,9 +71,8 @@ impl Controller {
         }
     }
 
-    /// `Retry-After` in seconds: when the bound is first predicted to fit if nobody else comes, and up to a
-    /// quarter more, by the request's id, so that the refused don't all return in the same second. At least
-    /// 1; at most the cap, which is also the answer where it won't fit before.
+    /// `Retry-After` in seconds: when the bound is first predicted to fit if nobody else comes, spread by the
+    /// request's id. At least 1; at most the cap, which is also the answer where it won't fit before.
     #[must_use]
     pub fn retry_after_s(&self, request: &Request, snapshot: &Snapshot) -> u32 {
         let alpha = request.alpha.unwrap_or(self.settings.alpha);
@@ -85,8 +84,7 @@ impl Controller {
             !self.fits(bound_ms, request.budget_ms)
         };
         let wait = last(0, cap, misfits).unwrap_or(0) + 1;
-        let spread = mix(request.id.0) as f64 / u64::MAX as f64;
-        ((f64::from(wait) * (1.0 + 0.25 * spread)).round() as u32).clamp(1, cap)
+        spread_s(f64::from(wait), request.id.0, cap)
     }
 }
 

@@ -54,12 +54,11 @@ impl TraceRow {
 
 /// Features as a map by their names; other names are another version's, and refused.
 mod by_name {
+    use super::unknown;
     use super::{BTreeMap, COUNT, Cow, Deserialize, Deserializer, Features, NAMES, Serializer};
-    use super::{Serialize, unknown};
 
     pub fn serialize<S: Serializer>(x: &Features, to: S) -> Result<S::Ok, S::Error> {
-        let map: BTreeMap<&str, f32> = NAMES.into_iter().zip(x.0).collect();
-        map.serialize(to)
+        to.collect_map(NAMES.into_iter().zip(x.0))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Features, D::Error> {

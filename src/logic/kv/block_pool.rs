@@ -175,7 +175,7 @@ impl BlockPool {
     }
 
     fn set_filled(&mut self, id: BlockId, tokens: u32) {
-        debug_assert!(tokens <= BLOCK_TOKENS, "a block holds no more");
+        assert!(tokens <= BLOCK_TOKENS, "a block holds no more");
         let filled = &mut self.blocks[id.0 as usize].filled;
         self.tokens += u64::from(tokens);
         self.tokens -= u64::from(*filled);

@@ -46,13 +46,6 @@ impl BlockTable {
             .is_some_and(|i| pool.is_shared(self.blocks[i]))
     }
 
-    /// Whether the next token goes to a block that holds some of the first `tokens` tokens.
-    #[must_use]
-    pub fn writes_within(&self, tokens: u32) -> bool {
-        self.partly_filled()
-            .is_some_and(|i| blocks_for(tokens) as usize > i)
-    }
-
     /// Takes the blocks that it needs to write up to `tokens` tokens.
     ///
     /// # Errors
@@ -92,10 +85,10 @@ impl BlockTable {
         self.tokens = self.tokens.max(tokens);
     }
 
-    /// Holds `source`'s blocks of the tokens from its own end, a block boundary, up to `tokens`, too.
+    /// An empty table holds `source`'s blocks of its first `tokens` tokens, too.
     pub fn share(&mut self, source: &Self, tokens: u32, holder: Holder, pool: &mut BlockPool) {
-        debug_assert_eq!(self.blocks.len() as u32 * BLOCK_TOKENS, self.tokens);
-        for &id in &source.blocks[self.blocks.len()..blocks_for(tokens) as usize] {
+        assert!(self.blocks.is_empty(), "it would lose what it holds");
+        for &id in &source.blocks[..blocks_for(tokens) as usize] {
             pool.share(id, holder);
             self.blocks.push(id);
         }
@@ -171,8 +164,6 @@ mod tests {
         assert_eq!(table.blocks_needed(40, &pool), 0);
 
         let mut fork = BlockTable::default();
-        assert!(!table.writes_within(16));
-        assert!(table.writes_within(17));
         fork.share(&table, 17, Holder::Cached, &mut pool);
         assert_eq!(fork.blocks().len(), 2);
         assert_eq!(

@@ -77,8 +77,6 @@ pub struct Demand {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
     pub seq: SeqId,
-    /// Tokens that it shares from the start; prefill begins after them.
-    pub shared_tokens: u32,
     /// Blocks that it holds from the start, those that it shares included.
     pub blocks: u32,
 }
@@ -143,8 +141,6 @@ pub struct KvUsage {
     pub tokens: u64,
     /// Blocks copied on write since the start.
     pub copies: u64,
-    /// Sequences that began with another's tokens, since the start.
-    pub forks: u64,
 }
 
 impl KvUsage {

@@ -22,7 +22,6 @@ pub struct KvPool {
     pub(super) ids: SequenceIds,
     /// One for each id.
     pub(super) tables: Vec<BlockTable>,
-    forks: u64,
 }
 
 impl KvPool {
@@ -59,7 +58,6 @@ impl KvPool {
             blocks: BlockPool::new(blocks),
             ids: SequenceIds::new(sequences),
             tables: (0..sequences).map(|_| BlockTable::default()).collect(),
-            forks: 0,
         }
     }
 
@@ -84,9 +82,8 @@ impl KvPool {
     /// With what is missing; nothing is changed then.
     pub fn admit(&mut self, demand: &Demand) -> Result<Lease, Shortfall> {
         let prefix = demand.prefix.filter(|_| self.shares());
-        let shared_tokens = prefix.map_or(0, |p| p.tokens);
-        debug_assert!(
-            shared_tokens < demand.prompt_tokens,
+        assert!(
+            prefix.is_none_or(|p| p.tokens < demand.prompt_tokens),
             "the last prompt token is computed"
         );
         let tokens = self
@@ -101,15 +98,13 @@ impl KvPool {
         self.ids
             .set(seq, State::Running(Running { total_max, pinned }));
         if let Some(p) = prefix {
-            self.forks += 1;
-            self.share(p.seq, seq, p.tokens, Holder::Running);
+            self.share(p.seq, seq, p.tokens);
         }
         let table = &mut self.tables[seq.0 as usize];
         let reserved = table.reserve(tokens, Holder::Running, &mut self.blocks);
-        debug_assert_eq!(reserved, Ok(()), "there was room");
+        assert_eq!(reserved, Ok(()), "there was room");
         Ok(Lease {
             seq,
-            shared_tokens,
             blocks: table.blocks().len() as u32,
         })
     }
@@ -128,36 +123,6 @@ impl KvPool {
             .map_err(|missing| Shortfall::of_blocks(missing, evictable))?;
         table.write(tokens_total, &mut self.blocks);
         Ok(())
-    }
-
-    /// A new cached id that holds the first `tokens` tokens of `source`, too: shared, or copied between
-    /// streams. `None` if no id is free, if nothing is shared here, if `source` holds less, or if the block
-    /// that a running `source` writes next would be shared: it would need a copy, for which there may be no
-    /// room. Whole blocks are always shared.
-    pub fn fork(&mut self, source: SeqId, tokens: u32) -> Option<SeqId> {
-        if !self.may_share(source, tokens) {
-            return None;
-        }
-        let seq = self.ids.take(State::Cached)?;
-        self.forks += 1;
-        self.share(source, seq, tokens, Holder::Cached);
-        Some(seq)
-    }
-
-    /// Goes on where a fork ended: the cached `seq`, which ends at a block boundary, also holds `source`'s
-    /// tokens from there up to `tokens`. False, and nothing is changed, if it can't (see [`Self::fork`]) and
-    /// between streams, where only a whole sequence can be copied.
-    pub fn share_range(&mut self, source: SeqId, seq: SeqId, tokens: u32) -> bool {
-        let start = self.tables[seq.0 as usize].tokens();
-        let continues = start.is_multiple_of(BLOCK_TOKENS) && start < tokens;
-        let possible = continues
-            && self.layout == Layout::Unified
-            && self.ids.get(seq) == State::Cached
-            && self.may_share(source, tokens);
-        if possible {
-            self.share(source, seq, tokens, Holder::Cached);
-        }
-        possible
     }
 
     /// A running sequence ends and is kept as a cached one, with its first `tokens` tokens. False, and
@@ -222,23 +187,12 @@ impl KvPool {
             sequences_cached: self.ids.cached(),
             tokens: self.blocks.tokens(),
             copies: self.blocks.copies(),
-            forks: self.forks,
         }
     }
 
-    /// Whether `source` can give its first `tokens` tokens to a cached sequence.
-    fn may_share(&self, source: SeqId, tokens: u32) -> bool {
-        let table = &self.tables[source.0 as usize];
-        let writes_there = match (self.ids.get(source), self.layout) {
-            (State::Free | State::Retiring, _) => return false,
-            (State::Running(_), Layout::Unified) => table.writes_within(tokens),
-            (State::Running(_), Layout::Streams) | (State::Cached, _) => false,
-        };
-        self.shares() && tokens <= table.tokens() && !writes_there
-    }
-
-    fn share(&mut self, source: SeqId, seq: SeqId, tokens: u32, holder: Holder) {
-        debug_assert!(
+    /// The running `seq`, which holds nothing yet, begins with the first `tokens` tokens of `source`.
+    fn share(&mut self, source: SeqId, seq: SeqId, tokens: u32) {
+        assert!(
             tokens <= self.tables[source.0 as usize].tokens(),
             "{source:?} holds less"
         );
@@ -247,12 +201,12 @@ impl KvPool {
         match self.layout {
             Layout::Unified => {
                 let source = &self.tables[source.0 as usize];
-                table.share(source, tokens, holder, &mut self.blocks);
+                table.share(source, tokens, Holder::Running, &mut self.blocks);
             }
             Layout::Streams => {
                 let slab = self.sequence_tokens_max();
-                let reserved = table.reserve(slab, holder, &mut self.blocks);
-                debug_assert_eq!(reserved, Ok(()), "a free id has a free slab");
+                let reserved = table.reserve(slab, Holder::Running, &mut self.blocks);
+                assert_eq!(reserved, Ok(()), "a free id has a free slab");
                 table.write(tokens, &mut self.blocks);
             }
         }

@@ -47,13 +47,6 @@ impl SequenceIds {
         }
     }
 
-    /// Takes a free id.
-    pub fn take(&mut self, state: State) -> Option<SeqId> {
-        let seq = self.next_free()?;
-        self.set(seq, state);
-        Some(seq)
-    }
-
     /// The id that is taken next.
     #[must_use]
     pub fn next_free(&self) -> Option<SeqId> {
@@ -69,7 +62,7 @@ impl SequenceIds {
         self.retiring -= u32::from(old == State::Retiring);
         if old == State::Free {
             let taken = self.free.pop();
-            debug_assert_eq!(taken, Some(seq));
+            assert_eq!(taken, Some(seq), "the free ids are taken in order");
         }
         if state == State::Free {
             self.free.push(seq);

@@ -1,4 +1,4 @@
-//! How many cells the pool gets where nobody has said.
+//! How many cells the pool gets, and how they are laid out, where nobody has said.
 
 use super::BLOCK_TOKENS;
 
@@ -40,7 +40,7 @@ pub struct Plan {
 }
 
 /// llama.cpp's grain of a context.
-const GRAIN: u64 = 256;
+pub const GRAIN: u64 = 256;
 
 impl Sizing {
     /// The pool, in whole grains of 256 cells; `None` if there is no room for one.
@@ -55,8 +55,9 @@ impl Sizing {
             .into_iter()
             .filter(|(bytes, bound)| *bound != Bound::Budget || *bytes > 0)
             .map(|(bytes, bound)| (bytes / self.bytes_per_token.max(1), bound));
-        let (tokens, bound) = by_bytes
-            .chain([(self.tokens_max.next_multiple_of(GRAIN), Bound::Requests)])
+        let all = (self.tokens_max.next_multiple_of(GRAIN), Bound::Requests);
+        let (tokens, bound) = std::iter::once(all)
+            .chain(by_bytes)
             .min_by_key(|(tokens, _)| *tokens)?;
         let cells = (tokens / GRAIN * GRAIN).min(u64::from(u32::MAX / BLOCK_TOKENS)) as u32;
         (cells > 0).then_some(Plan {
@@ -66,6 +67,14 @@ impl Sizing {
             available_bytes: self.available,
             bound,
         })
+    }
+
+    /// Whether `kv.layout = "auto"` is streams, if this sizes a slab of full length for each sequence: where
+    /// nothing is shared and all the slabs fit. Streams decode faster, since a token meets no other sequence's
+    /// cells, but each holds a slab as long as it is in use, and a shared prefix is copied.
+    #[must_use]
+    pub fn suits_streams(self, shares: bool) -> bool {
+        !shares && self.plan().is_some_and(|p| p.bound == Bound::Requests)
     }
 }
 
@@ -111,6 +120,21 @@ mod tests {
                 "{available}"
             );
         }
+    }
+
+    #[test]
+    fn streams_are_for_slabs_that_all_fit_and_nothing_to_share() {
+        let slabs = |n: u64| Sizing {
+            tokens_max: n * 8192,
+            ..SIZING
+        };
+        assert!(slabs(50).suits_streams(false), "all of the memory");
+        assert!(!slabs(51).suits_streams(false), "one slab too many");
+        assert!(!slabs(1).suits_streams(true), "every hit would be a copy");
+        let budget = 8192 * 1024 * 4;
+        let bounded = |n| Sizing { budget, ..slabs(n) };
+        assert!(bounded(4).suits_streams(false));
+        assert!(!bounded(5).suits_streams(false));
     }
 
     #[test]

@@ -60,7 +60,8 @@ mod tests {
         let mut cache = PrefixCache::new(EvictionOrder::Lru);
         for (seq, block) in (0..).zip(blocks) {
             assert_eq!(cache.probe(block, 16), 0);
-            assert!(cache.insert(block, SeqId(seq)).adopted);
+            let node = cache.insert(block, SeqId(seq)).node.unwrap();
+            assert_eq!(cache.seq(node), Ok(SeqId(seq)));
         }
         cache.assert_invariants();
         for (seq, block) in (0..).zip(blocks) {

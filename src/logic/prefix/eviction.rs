@@ -35,19 +35,6 @@ pub struct Want {
     pub sequences: u32,
 }
 
-/// What came free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Freed {
-    pub blocks: u32,
-    pub sequences: u32,
-}
-
-impl Freed {
-    fn covers(self, want: Want) -> bool {
-        self.blocks >= want.blocks && self.sequences >= want.sequences
-    }
-}
-
 /// What the caller must remove from llama.cpp: the cells of `seq` from `keep_tokens` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Evicted {
@@ -124,21 +111,20 @@ impl PrefixCache {
     /// Evicts unlocked leaves until `want` is covered or none is left, and appends to `out`, in order, what
     /// the caller must remove. A leaf that was an only child leaves its id to its parent, which then is a
     /// leaf and may be next.
-    pub fn evict(&mut self, want: Want, out: &mut Vec<Evicted>) -> Freed {
-        let mut freed = Freed::default();
+    pub fn evict(&mut self, want: Want, out: &mut Vec<Evicted>) {
+        let (mut blocks, mut sequences) = (0, 0);
         let start = out.len();
-        while !freed.covers(want) {
+        while blocks < want.blocks || sequences < want.sequences {
             let Some(leaf) = self.queue.pop() else { break };
-            freed.blocks += self.nodes[leaf].edge.len() as u32;
+            blocks += self.nodes[leaf].edge.len() as u32;
             let evicted = self.remove_leaf(leaf);
-            freed.sequences += u32::from(evicted.keep_tokens == 0);
+            sequences += u32::from(evicted.keep_tokens == 0);
             match out[start..].last_mut() {
                 // The rest of the path follows its end: one removal does both.
                 Some(last) if last.seq == evicted.seq => *last = evicted,
                 _ => out.push(evicted),
             }
         }
-        freed
     }
 
     /// Removes a leaf that the queue no longer holds.

@@ -10,7 +10,7 @@
 //! | [`match_prefix`] | O(prompt) | finds the longest cached prefix and locks it |
 //! | [`probe`] | O(prompt) | the same length, and changes nothing |
 //! | [`insert`] | O(path) | gives a computed sequence to the tree |
-//! | [`unlock`], [`relock`] | O(depth + log leaves) | a request lets its prefix go, or moves on |
+//! | [`lock`], [`unlock`] | O(depth + log leaves) | a request locks what it has computed, or lets its prefix go |
 //! | [`evict`] | O(log leaves + depth) for each leaf | takes the least recently used, or the least worth |
 //!
 //! What is cached can be looked up from another thread in a [`PrefixIndex`], as admission does.
@@ -32,8 +32,8 @@
 //! [`match_prefix`]: PrefixCache::match_prefix
 //! [`probe`]: PrefixCache::probe
 //! [`insert`]: PrefixCache::insert
+//! [`lock`]: PrefixCache::lock
 //! [`unlock`]: PrefixCache::unlock
-//! [`relock`]: PrefixCache::relock
 //! [`evict`]: PrefixCache::evict
 //! [`seq`]: PrefixCache::seq
 
@@ -45,7 +45,7 @@ mod nodes;
 mod radix_tree;
 
 use crate::ids::SeqId;
-pub use eviction::{Evicted, EvictionOrder, Freed, Want};
+pub use eviction::{Evicted, EvictionOrder, Want};
 pub use index::PrefixIndex;
 pub use nodes::NodeHandle;
 pub use radix_tree::PrefixCache;
@@ -65,12 +65,8 @@ pub struct Match {
 /// What became of a sequence given to the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inserted {
-    /// Whether the tree owns the id now. If not, it stays the caller's.
-    pub adopted: bool,
-    /// Leading tokens of the path that the tree holds, in whole blocks. Cells of an adopted sequence beyond
-    /// them are the caller's to remove.
-    pub tokens: u32,
-    /// The node that ends there, not locked; `None` if it holds nothing.
+    /// The node that ends with the last whole block, not locked; `None` if there is none. The tree owns the id if
+    /// this node names it; if not, it stays the caller's.
     pub node: Option<NodeHandle>,
     /// An id that the tree no longer needs, because the new path extends the one it owned: the caller's to
     /// retire.
@@ -92,8 +88,6 @@ pub struct PrefixUsage {
     pub tokens_held: u32,
     /// Those among them that are locked.
     pub tokens_locked: u32,
-    /// Sequences adopted.
-    pub insertions: u64,
     /// Edges split in two.
     pub splits: u64,
     /// Leaves evicted.

@@ -103,8 +103,8 @@ impl Model {
     }
 
     /// What the tree must evict, and how much comes free.
-    pub fn evict(&mut self, want: Want) -> (Freed, Vec<Evicted>) {
-        let (mut freed, mut out) = (Freed::default(), Vec::<Evicted>::new());
+    pub fn evict(&mut self, want: Want) -> (Want, Vec<Evicted>) {
+        let (mut freed, mut out) = (Want::default(), Vec::<Evicted>::new());
         while freed.blocks < want.blocks || freed.sequences < want.sequences {
             let unlocked =
                 |l: &&(Path, SeqId)| !self.locks.iter().any(|(_, p)| p.starts_with(&l.0));

@@ -17,7 +17,6 @@ pub struct PrefixCache {
     pub(super) index: PrefixIndex,
     /// Counts matches and insertions: the time by which the last use is told.
     clock: u64,
-    adopts: bool,
 }
 
 /// How far a path leads down the tree: `depth` blocks, the last of them on the edge of `node`.
@@ -37,16 +36,6 @@ impl PrefixCache {
             usage: PrefixUsage::default(),
             index: PrefixIndex::default(),
             clock: 0,
-            adopts: true,
-        }
-    }
-
-    /// The cache that is off: it is asked like any other, adopts nothing, and so never has anything.
-    #[must_use]
-    pub fn off() -> Self {
-        Self {
-            adopts: false,
-            ..Self::new(EvictionOrder::default())
         }
     }
 
@@ -76,17 +65,15 @@ impl PrefixCache {
         limit.min(reached.depth * BLOCK_TOKENS)
     }
 
-    /// Gives the tree a sequence whose cells hold `path`, of which it takes the whole blocks. The id is
-    /// adopted unless all of them are cached already.
+    /// Gives the tree a sequence whose cells hold `path`, of which it takes the whole blocks. It owns the id
+    /// then, unless all of them are cached already. Cells beyond the whole blocks are the caller's to remove.
     pub fn insert(&mut self, path: &[TokenId], seq: SeqId) -> Inserted {
         let path = whole_blocks(path, u32::MAX);
         let mut inserted = Inserted {
-            adopted: false,
-            tokens: 0,
             node: None,
             redundant: None,
         };
-        if !self.adopts || path.is_empty() {
+        if path.is_empty() {
             return inserted;
         }
         let reached = self.walk(path);
@@ -94,7 +81,6 @@ impl PrefixCache {
         self.dequeue(node);
         let rest = &path[reached.depth as usize..];
         if !rest.is_empty() {
-            inserted.adopted = true;
             let end = &self.nodes[node];
             inserted.redundant = (node != ROOT && end.is_leaf()).then_some(end.seq);
             if let Some(old) = inserted.redundant {
@@ -105,11 +91,9 @@ impl PrefixCache {
             self.usage.nodes += 1;
             self.usage.leaves += u32::from(inserted.redundant.is_none());
             self.usage.tokens_held += rest.len() as u32 * BLOCK_TOKENS;
-            self.usage.insertions += 1;
         }
         self.touch(node, 0);
         self.enqueue(node);
-        inserted.tokens = path.len() as u32 * BLOCK_TOKENS;
         inserted.node = Some(self.nodes.handle(node));
         inserted
     }
@@ -137,19 +121,11 @@ impl PrefixCache {
     /// # Errors
     /// [`StaleHandle`] if the node is gone, or not locked itself; nothing is changed then.
     pub fn unlock(&mut self, handle: NodeHandle) -> Result<(), StaleHandle> {
-        let node = self.locked(handle)?;
+        let node = self.nodes.resolve(handle)?;
+        if self.nodes[node].pins == 0 {
+            return Err(StaleHandle);
+        }
         self.unpin(node);
-        Ok(())
-    }
-
-    /// Moves a lock from one path to another, as when a request has grown beyond what it matched.
-    ///
-    /// # Errors
-    /// [`StaleHandle`] if either node is gone, or `old` not locked itself; nothing is changed then.
-    pub fn relock(&mut self, old: NodeHandle, new: NodeHandle) -> Result<(), StaleHandle> {
-        let (old, new) = (self.locked(old)?, self.nodes.resolve(new)?);
-        self.pin(new);
-        self.unpin(old);
         Ok(())
     }
 
@@ -233,13 +209,6 @@ impl PrefixCache {
                 n.seq = new;
             }
         });
-    }
-
-    fn locked(&self, handle: NodeHandle) -> Result<NodeIndex, StaleHandle> {
-        let node = self.nodes.resolve(handle)?;
-        (self.nodes[node].pins > 0)
-            .then_some(node)
-            .ok_or(StaleHandle)
     }
 
     fn pin(&mut self, node: NodeIndex) {

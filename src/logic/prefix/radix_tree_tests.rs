@@ -1,4 +1,4 @@
-use super::super::{Evicted, EvictionOrder, Freed, Want};
+use super::super::{Evicted, EvictionOrder, Want};
 use super::*;
 
 const EVERYTHING: Want = Want {
@@ -17,18 +17,27 @@ fn path(blocks: &[i32]) -> Vec<TokenId> {
 fn cache(paths: &[&[i32]]) -> PrefixCache {
     let mut cache = PrefixCache::new(EvictionOrder::Lru);
     for (seq, blocks) in (0..).zip(paths) {
-        assert!(cache.insert(&path(blocks), SeqId(seq)).adopted);
+        assert!(adopts(&mut cache, blocks, seq));
     }
     cache.assert_invariants();
     cache
 }
 
-fn evict(cache: &mut PrefixCache, want: Want) -> (Freed, Vec<(u32, u32)>) {
-    let mut out = Vec::new();
-    let freed = cache.evict(want, &mut out);
+/// Whether the tree takes the sequence for the end of the path.
+fn adopts(cache: &mut PrefixCache, blocks: &[i32], seq: u32) -> bool {
+    let node = cache.insert(&path(blocks), SeqId(seq)).node.unwrap();
+    cache.seq(node) == Ok(SeqId(seq))
+}
+
+/// Blocks and ids that came free, and what the caller must remove.
+fn evict(cache: &mut PrefixCache, want: Want) -> ((u32, u32), Vec<(u32, u32)>) {
+    let (mut out, before) = (Vec::new(), cache.usage());
+    cache.evict(want, &mut out);
     cache.assert_invariants();
+    let after = cache.usage();
+    let blocks = (before.tokens_held - after.tokens_held) / BLOCK_TOKENS;
     (
-        freed,
+        (blocks, before.leaves - after.leaves),
         out.iter()
             .map(|e: &Evicted| (e.seq.0, e.keep_tokens))
             .collect(),
@@ -56,27 +65,9 @@ fn a_match_locks_no_more_than_it_uses() {
     let mut c = cache(&[&[1, 2, 3, 4]]);
     let hit = c.match_prefix(&path(&[1, 2, 9]), 47).unwrap();
     assert_eq!((c.usage().splits, c.usage().tokens_locked), (1, 32));
-    assert_eq!(
-        evict(&mut c, EVERYTHING),
-        (
-            Freed {
-                blocks: 2,
-                sequences: 0
-            },
-            vec![(0, 32)]
-        )
-    );
+    assert_eq!(evict(&mut c, EVERYTHING), ((2, 0), vec![(0, 32)]));
     c.unlock(hit.node).unwrap();
-    assert_eq!(
-        evict(&mut c, EVERYTHING),
-        (
-            Freed {
-                blocks: 2,
-                sequences: 1
-            },
-            vec![(0, 0)]
-        )
-    );
+    assert_eq!(evict(&mut c, EVERYTHING), ((2, 1), vec![(0, 0)]));
     assert_eq!(c.usage().tokens_held, 0);
 }
 
@@ -84,13 +75,11 @@ fn a_match_locks_no_more_than_it_uses() {
 fn a_path_that_extends_a_leaf_takes_its_place() {
     let mut c = cache(&[&[1], &[2]]);
     let longer = c.insert(&path(&[1, 5]), SeqId(7));
-    assert_eq!((longer.adopted, longer.redundant), (true, Some(SeqId(0))));
+    assert_eq!(longer.redundant, Some(SeqId(0)));
     assert_eq!(c.match_prefix(&path(&[1]), 16).unwrap().seq, SeqId(7));
     let known = c.insert(&path(&[1]), SeqId(8));
-    assert_eq!(
-        (known.adopted, known.tokens, known.redundant),
-        (false, 16, None)
-    );
+    assert_eq!(c.seq(known.node.unwrap()), Ok(SeqId(7)), "it was there");
+    assert_eq!(known.redundant, None);
     assert_eq!(c.usage().leaves, 2);
     c.assert_invariants();
 }
@@ -102,16 +91,7 @@ fn what_named_an_evicted_leaf_names_another() {
         blocks: 0,
         sequences: 1,
     };
-    assert_eq!(
-        evict(&mut c, one),
-        (
-            Freed {
-                blocks: 1,
-                sequences: 1
-            },
-            vec![(0, 0)]
-        )
-    );
+    assert_eq!(evict(&mut c, one), ((1, 1), vec![(0, 0)]));
     assert_eq!(c.match_prefix(&path(&[1, 2]), 32).unwrap().seq, SeqId(1));
 }
 
@@ -126,26 +106,8 @@ fn one_removal_for_a_path_that_goes_piece_by_piece() {
         blocks: 2,
         sequences: 0,
     };
-    assert_eq!(
-        evict(&mut c, two),
-        (
-            Freed {
-                blocks: 2,
-                sequences: 0
-            },
-            vec![(0, 16)]
-        )
-    );
-    assert_eq!(
-        evict(&mut c, EVERYTHING),
-        (
-            Freed {
-                blocks: 1,
-                sequences: 1
-            },
-            vec![(0, 0)]
-        )
-    );
+    assert_eq!(evict(&mut c, two), ((2, 0), vec![(0, 16)]));
+    assert_eq!(evict(&mut c, EVERYTHING), ((1, 1), vec![(0, 0)]));
 }
 
 #[test]
@@ -182,8 +144,8 @@ fn a_handle_that_outlived_its_node_or_its_lock_is_refused() {
         Err(StaleHandle),
         "only those below are locked"
     );
-    assert_eq!(c.relock(upper.node, hit.node), Err(StaleHandle));
-    c.relock(hit.node, upper.node).unwrap();
+    c.lock(upper.node).unwrap();
+    c.unlock(hit.node).unwrap();
     assert_eq!(evict(&mut c, EVERYTHING).1, [(0, 16)]);
     assert_eq!(c.lock(hit.node), Err(StaleHandle));
     assert_eq!(c.clear(), [SeqId(0)]);
@@ -196,11 +158,4 @@ fn a_handle_that_outlived_its_node_or_its_lock_is_refused() {
         "the slot has another node"
     );
     c.assert_invariants();
-}
-
-#[test]
-fn the_cache_that_is_off_adopts_nothing() {
-    let mut c = PrefixCache::off();
-    assert!(!c.insert(&path(&[1]), SeqId(0)).adopted);
-    assert_eq!(c.match_prefix(&path(&[1]), 16), None);
 }

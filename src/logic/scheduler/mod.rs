@@ -116,7 +116,7 @@ impl<P> Scheduler<P> {
     /// Lets a request run.
     pub fn admit(&mut self, spec: RequestSpec, start: Start, payload: P) {
         let prefill_end = spec.prompt_tokens + start.generated;
-        debug_assert!(
+        assert!(
             start.cached < prefill_end,
             "the last token is always computed"
         );
@@ -144,8 +144,10 @@ impl<P> Scheduler<P> {
     /// block since they last heard of it.
     pub fn growth(&self, demands: &mut Vec<Growth>) {
         demands.clear();
-        for s in self.running.iter().filter(|s| s.ended.is_none()) {
-            let tokens = s.num_computed + u32::from(!s.prefilling());
+        for s in &self.running {
+            // Who has ended writes no more, but others may share what it has computed.
+            let writes = !s.prefilling() && s.ended.is_none();
+            let tokens = s.num_computed + u32::from(writes);
             if tokens > s.lease.capacity() || tokens / BLOCK_TOKENS > s.booked / BLOCK_TOKENS {
                 let seq = s.lease.seq;
                 demands.push(Growth { seq, tokens });
@@ -165,7 +167,7 @@ impl<P> Scheduler<P> {
     /// its seat. Never the oldest request, so that something always finishes; `None` if there is no other.
     /// `token_time_us` is what a token of a reply takes at the present pace.
     pub fn preempt(&mut self, now: Timestamp, token_time_us: f64) -> Option<Sequence<P>> {
-        debug_assert!(!self.in_flight, "its row is being computed");
+        assert!(!self.in_flight, "its row is being computed");
         let oldest = self
             .running
             .iter()
@@ -221,7 +223,7 @@ impl<P> Scheduler<P> {
 
     /// Fills `plan` with the next step and freezes it. An empty plan is no step.
     pub fn plan(&mut self, plan: &mut StepPlan) {
-        debug_assert!(!self.in_flight, "one step at a time");
+        assert!(!self.in_flight, "one step at a time");
         plan.rows.clear();
         plan.ops.clear();
         plan.ops.append(&mut self.ops);
@@ -336,7 +338,10 @@ impl<P> Scheduler<P> {
         for (row, result) in plan.rows.iter().zip(results) {
             // The running set only grows while a step is in flight, so the place still is the request's.
             let s = &mut self.running[row.index];
-            debug_assert_eq!(s.spec.id, row.request);
+            assert_eq!(
+                s.spec.id, row.request,
+                "the running set was changed under a step"
+            );
             if !matches!(result, RowResult::Failed(_)) {
                 s.num_computed = row.work.position() + row.work.tokens();
             }

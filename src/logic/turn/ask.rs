@@ -66,7 +66,7 @@ impl Insertion {
         let lock = goes_on.filter(|n| tree.lock(*n).is_ok());
         if self.leaves || lock.is_some() {
             let known = self.lock.is_none_or(|old| tree.unlock(old).is_ok());
-            debug_assert!(known, "a lock outlived its node");
+            assert!(known, "a lock outlived its node");
         }
         Inserted {
             owner: owner.is_some(),
@@ -185,7 +185,7 @@ impl Evict {
         };
         tree.evict(want, &mut given.evicted);
         given.held = self.held.iter().filter_map(|n| tree.seq(*n).ok()).collect();
-        debug_assert_eq!(given.held.len(), self.held.len(), "what is locked stays");
+        assert_eq!(given.held.len(), self.held.len(), "what is locked stays");
         given
     }
 }

@@ -151,16 +151,29 @@ impl<P: Payload> Turn<P> {
             return self.insert(After::Reserve);
         }
         let Some(s) = self.scheduler.preempt(self.now, self.token_time_us) else {
-            debug_assert!(false, "the oldest request fits the pool by itself");
-            // Rather a request that fails than one that writes where it has no room.
-            let oldest = self.scheduler.running().first().map(|s| s.spec.id);
-            oldest.map(|id| self.scheduler.end(id, Outcome::Failed));
-            return self.run();
+            return self.let_go();
         };
         self.depart(&s);
         self.effects.preempted += 1;
         self.effects.put_back.push((s.spec, s.payload));
         self.insert(After::Reserve)
+    }
+
+    /// The oldest request is alone and still short of memory: others have computed the same path beside it, and the
+    /// cache holds it twice as long as it is locked. Its own cells stay its own without the lock.
+    fn let_go(&mut self) -> Ask {
+        let Some(oldest) = self.scheduler.running_mut().first_mut() else {
+            return self.run();
+        };
+        if let Some(lock) = oldest.lock.take() {
+            self.effects.unlock.push(lock);
+            return self.reserve();
+        }
+        // It fits the pool by itself, so this can't be. Rather a request that fails than one that writes where it
+        // has no room.
+        let id = oldest.spec.id;
+        self.scheduler.end(id, Outcome::Failed);
+        self.run()
     }
 
     /// The end of a turn. Whoever has ended since its beginning leaves before the step is planned: else a step

@@ -19,7 +19,10 @@ impl<P: Payload> Turn<P> {
 
     /// The wait queue's answer.
     pub fn taken(&mut self, requests: Vec<(RequestSpec, P)>) -> Ask {
-        debug_assert!(self.candidates.is_empty());
+        assert!(
+            self.candidates.is_empty(),
+            "those of the last turn are still here"
+        );
         for (spec, payload) in self.deferred.drain(..).chain(requests) {
             if payload.is_abandoned() {
                 self.effects.abandoned.push((spec, payload));

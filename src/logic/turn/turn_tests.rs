@@ -60,6 +60,35 @@ fn a_second_request_starts_where_the_first_ones_prompt_ends() {
     w.assert_nothing_leaked();
 }
 
+/// Two have computed the same path side by side, and a third goes on from the one while the cache names the other.
+#[test]
+fn a_path_that_is_held_twice_is_in_nobodys_way() {
+    let mut w = world(3, 7, PAGED);
+    let mut path = text(1, 16);
+    w.submit(&path, 17, 17, 0);
+    for _ in 0..18 {
+        w.step();
+    }
+    // The next turn of the first's conversation, whose reply is not cached before it ends.
+    for _ in 0..16 {
+        let context: Vec<_> = path.iter().map(|t| TokenId(*t)).collect();
+        path.push(next_token(&context).0);
+    }
+    let beside = w.submit(&[path.clone(), text(2, 17)].concat(), 1, 1, 0);
+    w.step();
+    assert_eq!(cached(&w, beside), Some(16));
+    w.step();
+    let last = w.submit(&[path, text(3, 5)].concat(), 75, 75, 0);
+    w.step();
+    assert_eq!(cached(&w, last), Some(32), "the first's reply");
+    w.run_dry();
+    let (outcome, said) = &w.ended[&last];
+    assert_eq!(*outcome, Outcome::Finished(FinishReason::Stop));
+    assert_eq!(said.len(), 75, "all seven blocks");
+    w.assert_texts();
+    w.assert_nothing_leaked();
+}
+
 #[test]
 fn a_prompt_that_is_wholly_cached_computes_its_last_token() {
     let mut w = world(2, 20, PROMISED);

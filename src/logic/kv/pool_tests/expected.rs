@@ -7,7 +7,7 @@ use super::super::*;
 use super::world::{Request, World};
 
 impl World<'_> {
-    /// Blocks of a cached sequence that the prefix cache's locks cover.
+    /// Blocks of a sequence that the prefix cache's locks cover.
     pub fn locked_blocks(&self, seq: SeqId) -> u32 {
         let prefixes = self.running.iter().filter_map(|r| r.demand.prefix);
         let locks = prefixes.filter(|p| p.seq == seq && self.shares_blocks());
@@ -17,11 +17,8 @@ impl World<'_> {
     /// Blocks that no eviction can free.
     pub fn blocks_in_use(&self) -> BTreeSet<BlockId> {
         let own = self.running.iter().flat_map(|r| self.blocks(r.seq));
-        let locked = self.cached.iter().flat_map(|&c| {
-            let locked = self.locked_blocks(c) as usize;
-            &self.blocks(c)[..locked]
-        });
-        own.chain(locked).copied().collect()
+        let left = self.running.iter().filter_map(|r| r.left.as_ref());
+        own.chain(left).copied().collect()
     }
 
     /// Blocks that a request may still need, counted from scratch.

@@ -8,17 +8,15 @@ impl World<'_> {
     pub fn apply(&mut self, (op, a, b, c): (u8, u8, u8, u8)) {
         let (a, b, c) = (u32::from(a), u32::from(b), u32::from(c));
         let pick = |n: usize| (n > 0).then(|| a as usize % n.max(1));
-        let any: Vec<_> = self
-            .running
-            .iter()
-            .map(|r| r.seq)
-            .chain(self.cached.iter().copied())
-            .collect();
         match op {
             0..=2 => {
-                let prefix = pick(self.cached.len() + 1).and_then(|i| self.cached.get(i).copied());
-                let prefix = prefix.and_then(|seq| {
-                    let tokens = self.cells.tokens(seq);
+                // Of a cached sequence, or the whole blocks that one which runs has computed.
+                let running = self.running.iter().map(|r| (r.seq, BLOCK_TOKENS));
+                let cached = self.cached.iter().map(|seq| (*seq, 1));
+                let sources: Vec<_> = running.chain(cached).collect();
+                let source = pick(sources.len() + 1).and_then(|i| sources.get(i).copied());
+                let prefix = source.and_then(|(seq, grain)| {
+                    let tokens = self.cells.tokens(seq) / grain * grain;
                     (tokens > 0).then(|| SharedPrefix {
                         seq,
                         tokens: tokens - b % 20 % tokens,
@@ -44,48 +42,29 @@ impl World<'_> {
                 }
             }
             6 => {
-                if let Some(source) = pick(any.len()).map(|i| any[i]) {
-                    let tokens = self.cells.tokens(source);
-                    // Mostly whole blocks, as a prefix cache does.
-                    let partial = if c % 4 > 0 {
-                        tokens % BLOCK_TOKENS
-                    } else {
-                        b % 18
-                    };
-                    self.fork(source, tokens - partial.min(tokens));
-                }
-            }
-            7 => {
-                if let (Some(source), false) =
-                    (pick(any.len()).map(|i| any[i]), self.cached.is_empty())
-                {
-                    let seq = self.cached[b as usize % self.cached.len()];
-                    let tokens = self.cells.tokens(source);
-                    self.share_range(source, seq, tokens - (c % 18).min(tokens));
-                }
-            }
-            8 => {
                 if let Some(i) = pick(self.running.len()) {
                     let seq = self.running.remove(i).seq;
                     let tokens = self.cells.tokens(seq);
-                    let tokens = tokens - (b % 20).min(tokens);
+                    // What others have locked of it stays.
+                    let locked = self.locked_blocks(seq) * BLOCK_TOKENS;
+                    let tokens = (tokens - (b % 20).min(tokens)).max(locked);
                     assert!(self.pool.cache(seq, tokens));
                     self.cells.seq_rm(seq, tokens);
                     self.cached.push(seq);
                 }
             }
-            9 => {
+            7 => {
                 if let Some(seq) = pick(self.cached.len()).map(|i| self.cached[i]) {
                     self.truncate(seq, b.max(self.locked_blocks(seq) * BLOCK_TOKENS));
                 }
             }
-            10 => {
+            8 => {
                 if let Some(i) = pick(self.running.len()) {
                     let seq = self.running.remove(i).seq;
                     self.retire(seq);
                 }
             }
-            11 if b % 8 == 0 => {
+            9 if b % 8 == 0 => {
                 self.evict(u32::MAX, u32::MAX);
                 if self.shares_blocks() {
                     assert_eq!(

@@ -7,11 +7,13 @@ use super::super::super::block_pool::BlockId;
 use super::super::*;
 use super::cells::Cells;
 
-/// A request that runs, and the prefix that it locks.
+/// A request that runs, and the prefix that it locks; none when the sequence that it came from has left.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub seq: SeqId,
     pub demand: Demand,
+    /// The block within which its prefix ended, and of which it has a copy.
+    pub left: Option<BlockId>,
 }
 
 /// How often the run came where it should.
@@ -21,6 +23,8 @@ pub struct Reached {
     pub operations: Cell<u64>,
     pub admitted: Cell<u64>,
     pub hits: Cell<u64>,
+    pub hits_on_running: Cell<u64>,
+    pub sources_left: Cell<u64>,
     pub evicted_for_admission: Cell<u64>,
     pub exhausted: Cell<u64>,
     pub no_id: Cell<u64>,
@@ -29,9 +33,6 @@ pub struct Reached {
     pub grown_after_evicting: Cell<u64>,
     pub promised_after_evicting: Cell<u64>,
     pub preempted: Cell<u64>,
-    pub forked: Cell<u64>,
-    pub fork_refused: Cell<u64>,
-    pub extended: Cell<u64>,
 }
 
 pub fn hit(counter: &Cell<u64>) {
@@ -86,7 +87,8 @@ impl<'a> World<'a> {
         let (before, has_room) = (self.pool.usage(), self.has_room(&demand, target));
         let admitted = self.pool.admit(&demand).or_else(|s| {
             assert_eq!(self.pool.usage(), before, "a refusal changes nothing");
-            let prefixes = usize::from(demand.prefix.is_some());
+            let prefixes = demand.prefix.filter(|p| self.cached.contains(&p.seq));
+            let prefixes = usize::from(prefixes.is_some());
             let has_id = before.sequences_free > 0
                 || !self.retiring.is_empty()
                 || self.cached.len() > prefixes;
@@ -105,6 +107,7 @@ impl<'a> World<'a> {
             self.running.push(Request {
                 seq: SeqId(u32::MAX),
                 demand,
+                left: None,
             });
             let enough = self.evict(s.blocks, s.sequences);
             self.running.pop();
@@ -122,20 +125,27 @@ impl<'a> World<'a> {
         assert_eq!(lease.blocks, blocks_for(target));
         assert_eq!(self.cells.tokens(lease.seq), 0);
         hit(&self.reached.admitted);
+        let mut left = None;
         if let Some(p) = demand.prefix {
             hit(&self.reached.hits);
-            assert_eq!(lease.shared_tokens, p.tokens);
+            if self.running.iter().any(|r| r.seq == p.seq) {
+                hit(&self.reached.hits_on_running);
+            }
             self.cells.seq_cp(p.seq, lease.seq, p.tokens);
+            if self.shares_blocks() && !p.tokens.is_multiple_of(BLOCK_TOKENS) {
+                left = Some(self.blocks(p.seq)[(p.tokens / BLOCK_TOKENS) as usize]);
+            }
         }
         self.running.push(Request {
             seq: lease.seq,
             demand,
+            left,
         });
     }
 
     /// Grows a request, evicting and preempting as a scheduler would. False if it was preempted itself.
     pub fn grow(&mut self, index: usize, by: u32) -> bool {
-        let Request { seq, demand } = self.running[index];
+        let Request { seq, demand, .. } = self.running[index];
         let tokens = self.cells.tokens(seq);
         let end = if tokens < demand.prompt_tokens {
             demand.prompt_tokens
@@ -215,39 +225,19 @@ impl<'a> World<'a> {
         assert!(!self.pool.retire(seq), "not twice");
         self.cells.seq_rm(seq, 0);
         self.retiring.push(seq);
+        // Their prefix goes on under another name, or under none: their cells are theirs.
+        for r in &mut self.running {
+            if r.demand.prefix.is_some_and(|p| p.seq == seq) {
+                r.demand.prefix = None;
+                hit(&self.reached.sources_left);
+            }
+        }
     }
 
     pub fn step_done(&mut self) {
         for seq in self.retiring.drain(..) {
             assert!(self.pool.reusable(seq));
             assert!(!self.pool.reusable(seq), "not twice");
-        }
-    }
-
-    pub fn fork(&mut self, source: SeqId, tokens: u32) {
-        let before = self.pool.usage();
-        let Some(seq) = self.pool.fork(source, tokens) else {
-            assert_eq!(self.pool.usage(), before, "a refusal changes nothing");
-            if self.pool.shares() && before.sequences_free > 0 {
-                hit(&self.reached.fork_refused);
-                assert!(self.running.iter().any(|r| r.seq == source));
-                assert_ne!(
-                    tokens % BLOCK_TOKENS,
-                    0,
-                    "whole blocks can always be shared"
-                );
-            }
-            return;
-        };
-        hit(&self.reached.forked);
-        self.cells.seq_cp(source, seq, tokens);
-        self.cached.push(seq);
-    }
-
-    pub fn share_range(&mut self, source: SeqId, seq: SeqId, tokens: u32) {
-        if source != seq && self.pool.share_range(source, seq, tokens) {
-            hit(&self.reached.extended);
-            self.cells.seq_cp(source, seq, tokens);
         }
     }
 }
