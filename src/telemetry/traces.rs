@@ -15,12 +15,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prometheus::IntCounter;
 use serde::Serialize;
 
-use crate::job::Wish;
+use crate::job::{Admitted, Standing, Wish};
 use crate::logic::conformal::features::NAMES;
 use crate::logic::conformal::predictor::Latency;
 use crate::logic::conformal::receipt::Answer;
 use crate::logic::request::{Outcome, RequestSpec};
-use crate::reply::Usage;
+use crate::messages::RequestEnded;
 
 /// Rows that wait to be written.
 const QUEUE: usize = 1024;
@@ -53,6 +53,8 @@ struct Row {
     latency_ms: Option<f64>,
     /// Whether it would have taken longer, had its client stayed.
     censored: bool,
+    /// Whether it was promised something and ran in the best-effort lane all the same.
+    demoted: bool,
     completion_tokens: u32,
     cached_tokens: u32,
 }
@@ -82,20 +84,20 @@ impl Traces {
     }
 
     /// A request that ran, or began to.
-    pub fn ended(
-        &self,
-        spec: &RequestSpec,
-        wish: &Wish,
-        answer: &Answer,
-        (outcome, latency): (Outcome, Latency),
-        usage: Usage,
-    ) {
+    pub fn ended(&self, ended: &RequestEnded, latency: Latency) {
+        let Admitted {
+            answer,
+            wish,
+            standing,
+            ..
+        } = &ended.admitted;
         self.send(Row {
             latency_ms: Some(latency.ms()),
             censored: latency.is_censored(),
-            completion_tokens: usage.completion_tokens,
-            cached_tokens: usage.cached_tokens,
-            ..self.row(spec, wish, answer, outcome)
+            demoted: *standing == Standing::Demoted,
+            completion_tokens: ended.usage.completion_tokens,
+            cached_tokens: ended.usage.cached_tokens,
+            ..self.row(&ended.spec, wish, answer, ended.outcome)
         });
     }
 
@@ -119,6 +121,7 @@ impl Traces {
             outcome: outcome.label(),
             latency_ms: None,
             censored: false,
+            demoted: false,
             completion_tokens: 0,
             cached_tokens: 0,
         }

@@ -9,6 +9,7 @@ mod common;
 
 mod accounts;
 mod admission;
+mod best_effort;
 mod cancel;
 mod capacity;
 mod config;
@@ -16,6 +17,7 @@ mod death;
 mod decode_failure;
 mod drain;
 mod drain_limit;
+mod early_stop;
 mod framing;
 mod isolation;
 mod limits;
