@@ -20,6 +20,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::logic::capacity::CapacityLimits;
+use crate::logic::conformal::policy::Fallback;
 use crate::logic::kv::sizing::{GRAIN, Plan, Sizing};
 use crate::logic::kv::{BLOCK_TOKENS, KvPool, Reservation};
 use crate::logic::scheduler::StepLimits;
@@ -167,7 +168,12 @@ impl Config {
     pub fn rung(&self) -> &'static str {
         match self.admission.mode {
             AdmissionMode::Static => return "rung5-static",
-            AdmissionMode::Conformal => return "rung5-conformal",
+            AdmissionMode::Conformal => {
+                return match self.admission.unfit {
+                    Fallback::Refuse => "rung5-conformal",
+                    Fallback::BestEffort => "rung6-best-effort",
+                };
+            }
             AdmissionMode::Off | AdmissionMode::Observe => {}
         }
         match self.scheduler.policy {
@@ -286,7 +292,20 @@ impl Config {
         toml::to_string(self).map_err(|e| ConfigError(e.to_string()))
     }
 
-    /// The capacity cap.
+    /// The capacity caps of the two lanes.
+    #[must_use]
+    pub fn capacities(&self) -> [CapacityLimits; 2] {
+        let all = self.capacity();
+        let part = |n: u64| (n as f64 * self.limits.best_effort_share).ceil() as u64;
+        let best_effort = CapacityLimits {
+            requests: part(all.requests as u64) as usize,
+            bytes: part(all.bytes as u64) as usize,
+            tokens: part(all.tokens),
+        };
+        [all, best_effort]
+    }
+
+    /// The capacity cap outside of the best-effort lane.
     #[must_use]
     pub fn capacity(&self) -> CapacityLimits {
         CapacityLimits {

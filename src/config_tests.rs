@@ -46,6 +46,7 @@ fn defaults_are_valid_and_every_rung_file_too() {
         "rung4-cache",
         "rung5-conformal",
         "rung5-static",
+        "rung6-best-effort",
     ];
     assert_eq!(rungs, all);
 }

@@ -67,6 +67,14 @@ pub enum ServeError {
     #[error("{}", unpromised(.0))]
     Unpromised(Box<Refusal>),
 
+    /// A request that yields to others, or was to end with its deadline, had nothing by then.
+    #[error("the deadline passed before the reply began; retry later")]
+    Expired { retry_after: u64 },
+
+    /// `admission.recheck` without a best-effort lane.
+    #[error("what was promised can't be kept any more; retry later")]
+    Revoked { retry_after: u64 },
+
     #[error("the server is shutting down; retry later")]
     Draining { retry_after: u64 },
 
@@ -112,6 +120,8 @@ impl ServeError {
             Self::Unpromised(refusal) if is_infeasible(refusal) => 422,
             Self::Overloaded { .. }
             | Self::Unpromised(_)
+            | Self::Expired { .. }
+            | Self::Revoked { .. }
             | Self::Draining { .. }
             | Self::NotReady { .. } => 503,
         }
@@ -143,6 +153,8 @@ impl ServeError {
                 Verdict::Unsupported => "slo_unsupported",
                 _ => "slo_overloaded",
             },
+            Self::Expired { .. } => "slo_expired",
+            Self::Revoked { .. } => "slo_revoked",
             Self::Draining { .. } => "draining",
             Self::NotReady { .. } => "not_ready",
             Self::Engine { .. } => "engine_error",
@@ -167,6 +179,8 @@ impl ServeError {
                 .retry_after_s
                 .map(|s| u64::from(s).clamp(RETRY_AFTER_S.0, RETRY_AFTER_S.1)),
             Self::Overloaded { retry_after, .. }
+            | Self::Expired { retry_after }
+            | Self::Revoked { retry_after }
             | Self::Draining { retry_after }
             | Self::NotReady { retry_after } => {
                 Some((*retry_after).clamp(RETRY_AFTER_S.0, RETRY_AFTER_S.1))

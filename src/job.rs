@@ -9,9 +9,10 @@ use actix::Recipient;
 use crate::error::ServeError;
 use crate::ids::TokenId;
 use crate::logic::conformal::calibration::Alpha;
-use crate::logic::conformal::receipt::Answer;
+use crate::logic::conformal::policy::{Fallback, Verdict};
+use crate::logic::conformal::receipt::{Answer, Receipt};
 use crate::logic::output::TextAssembler;
-use crate::logic::request::{FinishReason, Outcome, RequestSpec};
+use crate::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
 use crate::logic::turn::Payload;
 use crate::messages::RequestEnded;
@@ -30,6 +31,19 @@ pub struct Wish {
     pub slo: Option<Duration>,
     /// The level of the promise, if not the configured one.
     pub alpha: Option<Alpha>,
+    /// It asks for no promise, and yields to those that have one.
+    pub best_effort: bool,
+}
+
+/// What became of a decision before its request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Standing {
+    #[default]
+    AsDecided,
+    /// Its promise looked lost when it was taken from the queue: it runs in the best-effort lane.
+    Demoted,
+    /// The same, and it is not to run at all.
+    Revoked,
 }
 
 /// What admission decided. It goes back there with the outcome.
@@ -42,7 +56,16 @@ pub struct Admitted {
     pub prefill_tokens: u32,
     /// Whether the client hears of it.
     pub told: bool,
+    pub standing: Standing,
     pub report: Recipient<RequestEnded>,
+}
+
+impl Admitted {
+    /// Whether something was promised.
+    #[must_use]
+    pub fn is_promised(&self) -> bool {
+        self.answer.decision.verdict == Verdict::Promised
+    }
 }
 
 /// See the module's text.
@@ -90,7 +113,66 @@ impl Job {
     }
 
     /// Ends the request: the last text, the end of the reply, the account.
-    pub fn end(mut self, spec: &RequestSpec, outcome: Outcome, now: Timestamp) {
+    pub fn end(self, spec: &RequestSpec, outcome: Outcome, now: Timestamp) {
+        self.end_with(spec, outcome, None, now);
+    }
+
+    /// Ends a request that got nothing, with an error to tell its client.
+    pub fn refuse(self, spec: &RequestSpec, outcome: Outcome, error: ServeError, now: Timestamp) {
+        self.end_with(spec, outcome, Some(error), now);
+    }
+
+    /// Either of these. `retry_after_s` is asked for only if it is to be told.
+    pub fn end_or_refuse(
+        self,
+        spec: &RequestSpec,
+        outcome: Outcome,
+        now: Timestamp,
+        retry_after_s: impl FnOnce() -> u64,
+    ) {
+        if outcome != Outcome::Expired {
+            return self.end(spec, outcome, now);
+        }
+        let retry_after = retry_after_s();
+        let standing = self.admitted.as_ref().map(|a| a.standing);
+        if standing == Some(Standing::Revoked) {
+            let error = ServeError::Revoked { retry_after };
+            self.refuse(spec, Outcome::Refused, error, now);
+        } else {
+            let error = ServeError::Expired { retry_after };
+            self.refuse(spec, Outcome::Expired, error, now);
+        }
+    }
+
+    /// Its promise is not expected to be kept: what happens instead. Who has begun to get a reply gets it.
+    pub fn lose_promise(&mut self, spec: &mut RequestSpec, instead: Fallback) {
+        let Some(admitted) = &mut self.admitted else {
+            return;
+        };
+        match instead {
+            Fallback::BestEffort => {
+                admitted.standing = Standing::Demoted;
+                spec.terms.lane = Lane::BestEffort;
+                if let Some(reservation) = &mut self.ticket.reservation {
+                    // Where the lane is full it keeps the seat that it has.
+                    let _ = reservation.move_to_best_effort();
+                }
+            }
+            Fallback::Refuse if self.generated.is_empty() => {
+                admitted.standing = Standing::Revoked;
+                spec.terms.drop_at = Timestamp(0);
+            }
+            Fallback::Refuse => {}
+        }
+    }
+
+    fn end_with(
+        mut self,
+        spec: &RequestSpec,
+        outcome: Outcome,
+        error: Option<ServeError>,
+        now: Timestamp,
+    ) {
         let usage = Usage {
             prompt_tokens: spec.prompt_tokens,
             completion_tokens: self.generated.len() as u32,
@@ -99,7 +181,10 @@ impl Job {
         let receipt = self.admitted.as_ref().filter(|a| a.told).map(|a| {
             let slo_ms = a.wish.slo.map(|slo| slo.as_millis() as u64);
             let actual_ms = now.since(spec.arrival).as_secs_f64() * 1e3;
-            a.answer.receipt(actual_ms, slo_ms)
+            Receipt {
+                demoted: a.standing == Standing::Demoted,
+                ..a.answer.receipt(actual_ms, slo_ms)
+            }
         });
         if let Some(admitted) = self.admitted.take() {
             let report = admitted.report.clone();
@@ -117,6 +202,7 @@ impl Job {
             transcripts.remember(&self.prompt, &self.generated, &self.vocab);
         }
         let sent = match outcome {
+            _ if error.is_some() => error.map_or(Ok(()), |e| self.reply.end(Frame::Failed(e))),
             Outcome::Finished(reason) => self.flush().and_then(|stopped| {
                 let reason = if stopped { FinishReason::Stop } else { reason };
                 self.reply.end(Frame::Finished {
@@ -130,7 +216,11 @@ impl Job {
                 message: "the model failed on this request".into(),
             })),
             // Nobody is there to be told.
-            Outcome::Cancelled | Outcome::Invalid | Outcome::Refused | Outcome::Drained => Ok(()),
+            Outcome::Cancelled
+            | Outcome::Invalid
+            | Outcome::Refused
+            | Outcome::Expired
+            | Outcome::Drained => Ok(()),
         };
         // A client that left just before the end did not get it.
         let outcome = match (outcome, sent) {

@@ -11,9 +11,10 @@ use actix::{Message, MessageResponse};
 use crate::ids::{RequestId, TokenId};
 use crate::job::{Admitted, Job, Wish};
 use crate::logic::capacity::CapacityExceeded;
+use crate::logic::conformal::policy::Fallback;
 use crate::logic::conformal::predictor::Model;
 use crate::logic::conformal::receipt::{Answer, Refusal};
-use crate::logic::conformal::snapshot::Pace;
+use crate::logic::conformal::snapshot::{LaneLoad, Pace};
 use crate::logic::prefix::{Match, NodeHandle};
 use crate::logic::request::{Outcome, RequestSpec};
 use crate::logic::scheduler::step::{RowResult, StepPlan};
@@ -89,6 +90,26 @@ pub struct Fitted(pub Model);
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Enqueue(pub Owned);
+
+/// WaitQueue → Admission: this promised request is about to run beside `running`; will its promise be kept?
+/// Answered by [`Unkept`] if not.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Recheck {
+    pub spec: RequestSpec,
+    pub wish: Wish,
+    pub prompt: Arc<[TokenId]>,
+    pub cacheable: bool,
+    pub running: LaneLoad,
+}
+
+/// Admission → WaitQueue and Scheduler: wherever the request is, its promise is not expected to be kept.
+#[derive(Message, Clone, Copy)]
+#[rtype(result = "()")]
+pub struct Unkept {
+    pub id: RequestId,
+    pub instead: Fallback,
+}
 
 /// HTTP → WaitQueue: how many wait that would go before a request like this?
 #[derive(Message, Clone, Copy)]

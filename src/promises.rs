@@ -217,6 +217,7 @@ fn settings(config: &Config) -> Settings {
         confidence,
         explore_every,
         learn_completions,
+        unfit,
         ..
     } = config.admission;
     let alpha = Alpha::of_confidence(confidence);
@@ -226,6 +227,7 @@ fn settings(config: &Config) -> Settings {
             AdmissionMode::Static | AdmissionMode::Conformal => Mode::Enforce,
         },
         explore_every,
+        unfit,
         retry_cap_s: config.limits.retry_after_s_max as u32,
         training_rows: match mode {
             AdmissionMode::Off => 0,

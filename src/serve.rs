@@ -145,7 +145,7 @@ fn state(config: Config) -> Result<Data<AppState>, prometheus::Error> {
         default_slo: Slo {
             e2e_ms: some(config.slo.e2e_ms),
             ttft_ms: some(config.slo.ttft_ms),
-            confidence: None,
+            ..Slo::default()
         },
         max_stop_strings: 4,
         max_stop_bytes: 1024,

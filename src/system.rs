@@ -16,8 +16,8 @@ use crate::actors::handoff::Handoff;
 use crate::actors::kv_manager::KvManager;
 use crate::actors::model_runner::ModelRunner;
 use crate::actors::prefix_cache::PrefixCache;
-use crate::actors::scheduler::{Peers, Scheduler};
-use crate::actors::wait_queue::WaitQueue;
+use crate::actors::scheduler::{Peers, Scheduler, Settings};
+use crate::actors::wait_queue::{Peers as QueuePeers, WaitQueue};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::ids::RequestId;
@@ -96,7 +96,8 @@ pub async fn start<E: Send + 'static>(
 ) -> Result<Engine, E> {
     // `try_send` is used on one edge only, Admission → WaitQueue: as many as the cap lets in. All others are
     // bounded by the protocol (one answer for each question, one Cancel for each request).
-    let requests = config.limits.requests + 1;
+    let [promised, best_effort] = config.capacities();
+    let requests = promised.requests + best_effort.requests + 1;
     let admission = Mailbox::<Admission>::new(requests);
     let queue = Mailbox::<WaitQueue>::new(requests);
     let scheduler = Mailbox::<Scheduler>::new(requests);
@@ -179,6 +180,12 @@ pub async fn start<E: Send + 'static>(
     let tree = PrefixTree::new(config.prefix.eviction);
     let prefix_index = tree.index();
     let promises = promises::controller(config, files.calibration.as_ref(), &engine.effective);
+    let unkept = [
+        queue.addr.clone().recipient(),
+        scheduler.addr.clone().recipient(),
+    ];
+    let recheck = config.admission.recheck;
+    let recheck = recheck.then(|| admission.addr.clone().recipient());
     let (to_queue, gate) = (queue.addr.clone().recipient(), shared.clone());
     let retry = RetryAfter {
         cap: std::time::Duration::from_secs(config.limits.retry_after_s_max),
@@ -195,24 +202,22 @@ pub async fn start<E: Send + 'static>(
             accounts: gate.accounts,
             fits_here: one_thread,
             traces: files.traces,
+            unkept,
         }),
     ));
 
     let logic = QueueLogic::new(config.queue_order(), requests)
         .counting_prefill(|spec, job: &Job| job.prefill_tokens(spec));
-    let (taken, wake) = (
-        scheduler.addr.clone().recipient(),
-        scheduler.addr.clone().recipient(),
-    );
+    let queue_peers = QueuePeers {
+        scheduler: scheduler.addr.clone().recipient(),
+        wake: scheduler.addr.clone().recipient(),
+        recheck,
+    };
     let (clock, published) = (shared.clock, Arc::clone(&shared.published));
     signs.push((
         "wait queue",
-        queue.run(&engine_thread, move || WaitQueue {
-            logic,
-            scheduler: taken,
-            wake,
-            clock,
-            published,
+        queue.run(&engine_thread, move || {
+            WaitQueue::new(logic, queue_peers, clock, published, retry)
         }),
     ));
 
@@ -250,6 +255,11 @@ pub async fn start<E: Send + 'static>(
         engine.effective.prefix_reuse,
     );
     let shared = shared.clone();
+    let settings = Settings {
+        retry,
+        review_every: config.admission.review_every,
+        check_invariants,
+    };
     signs.push((
         "scheduler",
         scheduler.run(&engine_thread, move || {
@@ -259,7 +269,7 @@ pub async fn start<E: Send + 'static>(
                 shared.clock,
                 shared.published,
                 shared.accounts,
-                check_invariants,
+                settings,
             )
         }),
     ));

@@ -9,7 +9,7 @@ use crate::ids::{RequestId, TokenId};
 use crate::job::Job;
 use crate::logic::conformal::snapshot::Pace;
 use crate::logic::output::TextAssembler;
-use crate::logic::request::RequestSpec;
+use crate::logic::request::{RequestSpec, Terms};
 use crate::logic::time::Timestamp;
 use crate::messages::{Enqueue, WarmedUp};
 use crate::model::sampling::SamplingParams;
@@ -38,6 +38,7 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         prompt_tokens: prompt.len() as u32,
         max_tokens: TOKENS,
         preempted: false,
+        terms: Terms::default(),
     };
     let (sender, mut receiver) = reply::channel(TOKENS, 1 << 16);
     let job = Job {

@@ -6,7 +6,7 @@ use cadenced::http::openai::{Chunk, ChunkWriter};
 use cadenced::ids::{SeqId, TokenId};
 use cadenced::logic::kv::{Demand, KvPool, Reservation};
 use cadenced::logic::output::TextAssembler;
-use cadenced::logic::request::{Outcome, RequestSpec};
+use cadenced::logic::request::{Outcome, RequestSpec, Terms};
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
 use cadenced::logic::scheduler::step::{RowResult, StepPlan};
 use cadenced::logic::scheduler::{Scheduler, Start, StepLimits};
@@ -118,6 +118,7 @@ fn step(c: &mut Criterion) {
                 prompt_tokens: 8,
                 max_tokens: u32::MAX - 8,
                 preempted: false,
+                terms: Terms::default(),
             };
             let lease = pool
                 .admit(&Demand {

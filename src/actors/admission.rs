@@ -15,19 +15,21 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient};
 
 use crate::clock::Clock;
 use crate::ids::TokenId;
-use crate::job::{Admitted, Job, Wish};
+use crate::job::{Admitted, Job, Standing, Wish};
 use crate::logic::admission::{self, CapacityCap};
-use crate::logic::capacity::CapacityExceeded;
+use crate::logic::capacity::{CapacityExceeded, Reservation};
 use crate::logic::conformal::boosting::BoostParams;
-use crate::logic::conformal::controller::Controller;
-use crate::logic::conformal::policy::{Mode, Request, Verdict};
+use crate::logic::conformal::controller::{Controller, Course};
+use crate::logic::conformal::policy::{Decision, Mode, Request, Verdict};
 use crate::logic::conformal::predictor::{Latency, Model, PredictorKind, Row};
 use crate::logic::conformal::receipt::{Answer, Refusal};
 use crate::logic::conformal::snapshot::{AdmitContext, Snapshot};
 use crate::logic::prefix::PrefixIndex;
-use crate::logic::request::{Outcome, RequestSpec};
+use crate::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
-use crate::messages::{Enqueue, Fitted, Quote, Quoted, Refused, RequestEnded, Submit, WarmedUp};
+use crate::messages::{
+    Enqueue, Fitted, Quote, Quoted, Recheck, Refused, RequestEnded, Submit, Unkept, WarmedUp,
+};
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::published::{AdmissionState, Published};
 use crate::telemetry::stopwatch::Stopwatch;
@@ -55,6 +57,8 @@ pub struct Admission {
     /// Whether to fit the first model on this thread and at once, where time stands still meanwhile.
     pub fits_here: bool,
     pub traces: Option<Traces>,
+    /// Who hears of promises that looked lost when they were looked at again.
+    pub unkept: [Recipient<Unkept>; 2],
 }
 
 impl Admission {
@@ -72,7 +76,7 @@ impl Admission {
             },
             budget_ms: wish.slo.map_or(f64::INFINITY, |slo| left(slo) * 1e3),
             alpha: wish.alpha,
-            best_effort: false,
+            best_effort: wish.best_effort,
         }
     }
 
@@ -88,6 +92,25 @@ impl Admission {
             offer: controller.counter_offer(request, snapshot, &answer.decision),
             retry_after_s: waiting_helps.then(|| controller.retry_after_s(request, snapshot)),
             answer,
+        }
+    }
+
+    /// Takes the request's seat in its lane. An error says why there is none, and when to come back.
+    fn hold(&self, spec: &RequestSpec, job: &mut Job) -> Result<(), (CapacityExceeded, u32)> {
+        let engine = self.published.snapshot(spec.terms.lane);
+        if spec.yields() {
+            let in_lane = move_to_best_effort(job);
+            in_lane.map_err(|full| (full, self.capacity.retry.seconds(&engine, spec.id.0)))?;
+        }
+        let Some(reservation) = job.ticket.reservation.as_mut() else {
+            return Ok(());
+        };
+        match self.capacity.decide(spec, reservation, &engine) {
+            admission::Verdict::Admit => Ok(()),
+            admission::Verdict::Refuse {
+                reason,
+                retry_after_s,
+            } => Err((reason, retry_after_s)),
         }
     }
 
@@ -152,21 +175,17 @@ impl Handler<Submit> for Admission {
 
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) -> Self::Result {
         let Submit {
-            spec,
+            mut spec,
             wish,
             mut job,
         } = submit;
         if job.is_abandoned() {
             return Ok(None);
         }
-        if let Some(reservation) = job.ticket.reservation.as_mut()
-            && let admission::Verdict::Refuse {
-                reason,
-                retry_after_s,
-            } = self
-                .capacity
-                .decide(&spec, reservation, &self.published.snapshot())
-        {
+        if wish.best_effort {
+            spec.terms.lane = Lane::BestEffort;
+        }
+        if let Err((reason, retry_after_s)) = self.hold(&spec, &mut job) {
             return Err(full(job, reason, retry_after_s));
         }
         let watch = Stopwatch::start();
@@ -178,7 +197,11 @@ impl Handler<Submit> for Admission {
         };
         let request = self.request(&asked, now);
         let snapshot = self.snapshot(now);
-        let decision = self.promises.controller.decide(&request, &snapshot);
+        let mut decision = self.promises.controller.decide(&request, &snapshot);
+        if decision.verdict == Verdict::BestEffort && move_to_best_effort(&mut job).is_err() {
+            // The lane is full: then as if there were none.
+            decision.verdict = decision.assessed;
+        }
         watch.observe(&self.accounts.metrics.decisions);
         let answer = Answer {
             decision,
@@ -196,6 +219,7 @@ impl Handler<Submit> for Admission {
                     wish,
                     answer,
                     outcome,
+                    demoted: false,
                     end: None,
                 });
             }
@@ -204,6 +228,7 @@ impl Handler<Submit> for Admission {
                 self.refusal(&request, &snapshot, answer),
             ));
         }
+        agree(&mut spec, &decision, now);
         let told = self.promises.told;
         job.admitted = Some(Admitted {
             answer,
@@ -211,6 +236,7 @@ impl Handler<Submit> for Admission {
             at: now,
             prefill_tokens: request.context.new_prefill_tokens(),
             told,
+            standing: Standing::default(),
             report: ctx.address().recipient(),
         });
         match self.queue.try_send(Enqueue((spec, job))) {
@@ -223,6 +249,26 @@ impl Handler<Submit> for Admission {
             }
         }
     }
+}
+
+/// On which terms an admitted request runs.
+fn agree(spec: &mut RequestSpec, decision: &Decision, now: Timestamp) {
+    match (decision.verdict, decision.bound_ms) {
+        (Verdict::BestEffort, _) => {
+            spec.terms.lane = Lane::BestEffort;
+            spec.terms.drop_at = spec.terms.due;
+        }
+        // Judged by the whole milliseconds that are told.
+        (Verdict::Promised, Ok(bound_ms)) => {
+            spec.terms.due = now + Duration::from_millis(bound_ms.ceil() as u64);
+        }
+        _ => {}
+    }
+}
+
+fn move_to_best_effort(job: &mut Job) -> Result<(), CapacityExceeded> {
+    let reservation = job.ticket.reservation.as_mut();
+    reservation.map_or(Ok(()), Reservation::move_to_best_effort)
 }
 
 fn full(job: Job, reason: CapacityExceeded, retry_after_s: u32) -> Refused {
@@ -265,22 +311,58 @@ impl Handler<RequestEnded> for Admission {
         let ms = ended.at.since(ended.admitted.at).as_secs_f64() * 1e3;
         // Whoever did not get to the end would have taken longer than this.
         let latency = match ended.outcome {
-            Outcome::Finished(_) => Latency::Exact(ms),
+            Outcome::Finished(FinishReason::Stop | FinishReason::Length) => Latency::Exact(ms),
             _ => Latency::AtLeast(ms),
         };
+        let course = match (ended.outcome, ended.admitted.standing) {
+            (Outcome::Finished(FinishReason::Slo) | Outcome::Expired, _) => Course::Stopped,
+            (_, Standing::Revoked) => Course::Revoked,
+            (_, Standing::Demoted) => Course::Demoted,
+            (_, Standing::AsDecided) => Course::AsDecided,
+        };
         let decision = &ended.admitted.answer.decision;
-        self.promises.controller.completed(decision, latency);
+        self.promises.controller.ended(decision, latency, course);
         if let Some(traces) = &self.traces {
             traces.write(traces::Row {
                 spec: ended.spec,
                 wish: ended.admitted.wish,
                 answer: ended.admitted.answer,
                 outcome: ended.outcome,
+                demoted: ended.admitted.standing == Standing::Demoted,
                 end: Some((latency, ended.usage)),
             });
         }
         self.fit(ctx);
         self.publish();
+    }
+}
+
+impl Handler<Recheck> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, recheck: Recheck, _: &mut Self::Context) {
+        let now = self.clock.now();
+        let asked = Asked {
+            spec: &recheck.spec,
+            wish: &recheck.wish,
+            prompt: if recheck.cacheable {
+                &recheck.prompt
+            } else {
+                &[]
+            },
+        };
+        let request = self.request(&asked, now);
+        let snapshot = self.snapshot(now);
+        let controller = &self.promises.controller;
+        if !controller.still_fits(&request, &snapshot, recheck.running) {
+            let instead = controller.settings().unfit;
+            for to in &self.unkept {
+                to.do_send(Unkept {
+                    id: recheck.spec.id,
+                    instead,
+                });
+            }
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 use super::handoff::Handoff;
 use crate::clock::Clock;
 use crate::job::Job;
-use crate::logic::request::Outcome;
+use crate::logic::admission::RetryAfter;
+use crate::logic::request::{Lane, Outcome};
 use crate::logic::scheduler::invariants::assert_plan;
 use crate::logic::scheduler::step::{RowResult, Work};
 use crate::logic::time::Timestamp;
@@ -22,7 +23,7 @@ use crate::logic::turn::{Ask, Payload, Turn};
 use crate::messages::{
     Book, Cancel, EvictPrefixes, Granted, Insert, MatchPrefix, PrefixInserted, PrefixMatched,
     PrefixesEvicted, PutBack, ReserveMemory, RowInput, RunStep, StepBuffers, StepDone, Take, Taken,
-    Unlock, WorkWaiting,
+    Unkept, Unlock, WorkWaiting,
 };
 use crate::telemetry::accounts::Accounts;
 use crate::telemetry::published::{Pace, Published};
@@ -42,6 +43,16 @@ pub struct Peers {
     pub handoff: Arc<Handoff>,
 }
 
+/// What it does beside driving turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How a client is told to come back whose request is given up.
+    pub retry: RetryAfter,
+    /// Steps between two looks at which promises will be kept; 0 for none.
+    pub review_every: u64,
+    pub check_invariants: bool,
+}
+
 /// See the module's text.
 pub struct Scheduler {
     turn: Turn<Job>,
@@ -49,13 +60,17 @@ pub struct Scheduler {
     clock: Clock,
     published: Arc<Published>,
     accounts: Arc<Accounts>,
-    check_invariants: bool,
+    settings: Settings,
     /// Neither a turn nor a step is under way.
     idle: bool,
     buffers: Option<Box<StepBuffers>>,
     alarm: Option<SpawnHandle>,
     back_to_back: bool,
     pace: Pace,
+    /// What the last step took that computed something.
+    step_us: f64,
+    /// What is to take effect when the next turn begins.
+    unkept: Vec<Unkept>,
 }
 
 impl Scheduler {
@@ -67,7 +82,7 @@ impl Scheduler {
         clock: Clock,
         published: Arc<Published>,
         accounts: Arc<Accounts>,
-        check_invariants: bool,
+        settings: Settings,
     ) -> Self {
         Self {
             turn,
@@ -75,12 +90,14 @@ impl Scheduler {
             clock,
             published,
             accounts,
-            check_invariants,
+            settings,
             idle: true,
             buffers: Some(Box::default()),
             alarm: None,
             back_to_back: false,
             pace: Pace::default(),
+            step_us: 0.0,
+            unkept: Vec::new(),
         }
     }
 
@@ -88,8 +105,12 @@ impl Scheduler {
     fn begin(&mut self) {
         self.idle = false;
         self.peers.handoff.resume();
-        let token_time_us = self.published.step_ms().unwrap_or(0.0) * 1e3;
-        let ask = self.turn.begin(self.clock.now(), token_time_us);
+        for Unkept { id, instead } in self.unkept.drain(..) {
+            if let Some((spec, job)) = self.turn.find_mut(id) {
+                job.lose_promise(spec, instead);
+            }
+        }
+        let ask = self.turn.begin(self.clock.now(), self.step_us);
         self.pose(ask);
     }
 
@@ -110,7 +131,9 @@ impl Scheduler {
         let effects = &mut self.turn.effects;
         let now = self.clock.now();
         for (s, outcome) in effects.ended.drain(..) {
-            s.payload.end(&s.spec, outcome, now);
+            s.payload.end_or_refuse(&s.spec, outcome, now, || {
+                self.published.retry_after(self.settings.retry, &s.spec)
+            });
         }
         for (spec, job) in effects.abandoned.drain(..) {
             job.end(&spec, Outcome::Cancelled, now);
@@ -137,11 +160,22 @@ impl Scheduler {
 
     /// What runs now, those included who wait for another's prefill.
     fn publish(&self) {
-        let running = self.turn.scheduler().running().len() + self.turn.deferred();
-        let (output, prefill) = self.turn.tokens_remaining();
-        self.published.running.store(running, Relaxed);
-        self.published.running_tokens.store(output, Relaxed);
-        self.published.running_prefill.store(prefill, Relaxed);
+        for lane in Lane::ALL {
+            let (output, prefill) = self.turn.tokens_remaining(lane);
+            let running = &self.published.lane(lane).running;
+            running.set(self.turn.running(lane), output, prefill);
+        }
+        let yielding = self.turn.scheduler().of(Lane::BestEffort);
+        let blocks = yielding.map(|s| s.lease.blocks).sum();
+        self.published.set_yielding(blocks);
+        let (step, every) = (
+            self.turn.scheduler().last_step(),
+            self.settings.review_every,
+        );
+        if every > 0 && step.0.is_multiple_of(every) || self.turn.scheduler().running().is_empty() {
+            let late = self.turn.scheduler().late(self.clock.now());
+            self.published.late.store(late, Relaxed);
+        }
     }
 
     /// Plans and sends the next step, or goes idle.
@@ -158,7 +192,7 @@ impl Scheduler {
             self.peers.handoff.answer(done);
             return;
         }
-        if self.check_invariants {
+        if self.settings.check_invariants {
             assert_plan(self.turn.scheduler(), &step.plan);
         }
         step.inputs.clear();
@@ -299,6 +333,7 @@ impl Handler<StepDone> for Scheduler {
         // A step that only gives memory back says nothing of the pace.
         if !step.plan.rows.is_empty() {
             let seconds = step.model_time.as_secs_f64();
+            self.step_us = seconds * 1e6;
             self.published
                 .observe_step(&mut self.pace, seconds, sampled as u32);
         }
@@ -320,5 +355,14 @@ impl Handler<Cancel> for Scheduler {
         if self.turn.cancel(id) {
             self.peers.handoff.interrupt();
         }
+    }
+}
+
+impl Handler<Unkept> for Scheduler {
+    type Result = ();
+
+    /// It takes effect when the next turn begins: this one may have counted on it.
+    fn handle(&mut self, unkept: Unkept, _: &mut Self::Context) {
+        self.unkept.push(unkept);
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::logic::conformal::policy::Fallback;
+
 /// Who is let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,6 +26,9 @@ pub struct AdmissionConfig {
     pub trust_artifact: bool,
     pub explore_every: u32,
     pub learn_completions: usize,
+    pub unfit: Fallback,
+    pub recheck: bool,
+    pub review_every: u64,
     /// Empty = none.
     pub traces: PathBuf,
     pub trace_bytes_max: u64,

@@ -204,6 +204,7 @@ pub struct LimitsConfig {
     pub requests: usize,
     pub request_bytes: usize,
     pub tokens: u64,
+    pub best_effort_share: f64,
     pub max_output_tokens: u32,
     pub default_max_tokens: u32,
     pub unread_bytes: usize,

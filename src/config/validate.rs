@@ -113,6 +113,11 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     at_least_1("limits.requests", c.limits.requests as u64)?;
     at_least_1("limits.tokens", c.limits.tokens)?;
     at_least_1("limits.request_bytes", c.limits.request_bytes as u64)?;
+    rule(
+        (0.0..=1.0).contains(&c.limits.best_effort_share),
+        "limits.best_effort_share",
+        format!("{} is not between 0 and 1", c.limits.best_effort_share),
+    )?;
     at_least_1("limits.unread_bytes", c.limits.unread_bytes as u64)?;
     at_least_1(
         "limits.max_output_tokens",

@@ -11,7 +11,8 @@ use super::errors;
 use super::state::AppState;
 use crate::error::ServeError;
 use crate::lifecycle::Phase;
-use crate::logic::request::Outcome;
+use crate::logic::capacity::Held;
+use crate::logic::request::{Lane, Outcome};
 use crate::telemetry::metrics::results;
 
 /// Alive: also while starting and draining, since restarting would help neither.
@@ -34,7 +35,6 @@ pub async fn ready(state: Data<AppState>) -> HttpResponse {
 pub async fn stats(state: Data<AppState>) -> HttpResponse {
     let p = &state.shared.published;
     let (kv, prefixes) = (p.kv(), p.prefixes());
-    let held = state.capacity.held();
     let ended: serde_json::Map<String, serde_json::Value> = Outcome::ALL
         .iter()
         .map(|o| (o.label().to_owned(), state.shared.accounts.ended(*o).into()))
@@ -46,10 +46,15 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
         "model": served.map(|s| &s.name),
         "context": served.map(|s| s.front.context),
         "phase": format!("{:?}", state.lifecycle.phase()).to_lowercase(),
-        "waiting": p.waiting.load(Relaxed),
-        "running": p.running.load(Relaxed),
+        "waiting": p.lane(Lane::Promised).waiting.requests(),
+        "running": p.lane(Lane::Promised).running.requests(),
+        "best_effort": {
+            "waiting": p.lane(Lane::BestEffort).waiting.requests(),
+            "running": p.lane(Lane::BestEffort).running.requests(),
+            "held": held_json(state.capacity.held_by(Lane::BestEffort)),
+        },
         "in_flight": state.lifecycle.in_flight(),
-        "held": { "requests": held.requests, "bytes": held.bytes, "tokens": held.tokens },
+        "held": held_json(state.capacity.held()),
         "requests": ended,
         "admin_requests": state.shared.accounts.metrics.admin_requests.get(),
         "kv": {
@@ -87,6 +92,10 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
     }))
 }
 
+fn held_json(held: Held) -> serde_json::Value {
+    json!({ "requests": held.requests, "bytes": held.bytes, "tokens": held.tokens })
+}
+
 /// Whether promises are made, at which level, and what became of them.
 fn admission(state: &AppState) -> serde_json::Value {
     let config = &state.config.admission;
@@ -105,6 +114,10 @@ fn admission(state: &AppState) -> serde_json::Value {
         "observed_coverage": now.tally.observed.coverage(),
         "explored": now.tally.explored,
         "unbounded": now.tally.unbounded,
+        "best_effort": now.tally.best_effort,
+        "demoted": now.tally.demoted,
+        "revoked": now.tally.revoked,
+        "predicted_misses": state.shared.published.late.load(Relaxed),
     })
 }
 

@@ -17,7 +17,7 @@ use crate::job::Wish;
 use crate::lifecycle::Phase;
 use crate::logic::capacity::Reservation;
 use crate::logic::conformal::calibration::Alpha;
-use crate::logic::request::RequestSpec;
+use crate::logic::request::{RequestSpec, Terms};
 use crate::logic::time::Timestamp;
 use crate::model::ModelFront;
 
@@ -89,11 +89,13 @@ pub async fn take_in(
         prompt_tokens,
         max_tokens: chat.max_tokens.min(served.front.context - prompt_tokens),
         preempted: false,
+        terms: terms(arrival, &chat.slo),
     };
     let wish = Wish {
         messages: chat.messages.as_array().map_or(1, Vec::len) as u32,
         slo: chat.slo.e2e_ms.map(Duration::from_millis),
         alpha: chat.slo.confidence.map(Alpha::of_confidence),
+        best_effort: chat.slo.best_effort,
     };
     Ok(Intake {
         chat,
@@ -124,6 +126,16 @@ async fn encode(
     actix_web::web::block(move || encoder.encode_chat(&messages, tools.as_ref()))
         .await
         .map_err(|_| ServeError::Internal)?
+}
+
+/// What the SLO says beside the queue's order. In which lane it runs is admission's to say.
+fn terms(arrival: Timestamp, slo: &openai::Slo) -> Terms {
+    let e2e = slo.e2e_ms.map(|ms| arrival + Duration::from_millis(ms));
+    Terms {
+        due: e2e.unwrap_or(Timestamp::NEVER),
+        drop_at: e2e.filter(|_| slo.stop_on_miss).unwrap_or(Timestamp::NEVER),
+        ..Terms::default()
+    }
 }
 
 /// The earlier of the two moments that the SLO names.

@@ -3,6 +3,7 @@
 use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::logic::conformal::policy::Verdict;
 use crate::logic::conformal::receipt::{Answer, Receipt};
 
 /// Headers of any response to a request that was decided on.
@@ -15,6 +16,9 @@ pub fn tell(headers: &mut HeaderMap, answer: &Answer) {
         name("x-cadenced-verdict"),
         HeaderValue::from_static(decision.verdict.label()),
     );
+    if decision.verdict == Verdict::BestEffort {
+        return;
+    }
     if let Ok(confidence) = HeaderValue::try_from(decision.confidence().to_string()) {
         headers.insert(name("x-cadenced-confidence"), confidence);
     }
@@ -29,6 +33,9 @@ pub fn hand_over(response: &mut HttpResponse, receipt: &Receipt) {
     );
     if let Some(promised) = receipt.promised_ms {
         headers.insert(name("x-cadenced-promised-ms"), HeaderValue::from(promised));
+    }
+    if receipt.demoted {
+        headers.insert(name("x-cadenced-demoted"), HeaderValue::from_static("true"));
     }
     if let Some(kept) = receipt.kept {
         let word = if kept { "true" } else { "false" };

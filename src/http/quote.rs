@@ -11,6 +11,8 @@ use super::promise;
 use super::state::AppState;
 use crate::error::ServeError;
 use crate::logic::conformal::features::NAMES;
+use crate::logic::conformal::policy::Verdict;
+use crate::logic::request::Lane;
 use crate::messages::{Position, Quote, Quoted};
 
 /// The route.
@@ -28,20 +30,27 @@ async fn answer(state: &AppState, intake: Intake) -> Result<HttpResponse, ServeE
     let Intake {
         served,
         prompt,
-        spec,
+        mut spec,
         wish,
         mut reservation,
         ..
     } = intake;
     // As a request would: what the server can't hold it can't promise.
-    reservation
-        .add_tokens(u64::from(spec.cells_max()))
+    let in_lane = match wish.best_effort {
+        true => reservation.move_to_best_effort(),
+        false => Ok(()),
+    };
+    in_lane
+        .and_then(|()| reservation.add_tokens(u64::from(spec.cells_max())))
         .map_err(|reason| super::body::overloaded(state, reason))?;
     let gone = |e: actix::MailboxError| ServeError::Engine {
         message: format!("admission is gone: {e}"),
     };
     let quote = Quote { spec, wish, prompt };
     let Quoted { answer, refusal } = served.engine.quote.send(quote).await.map_err(gone)?;
+    if answer.decision.verdict == Verdict::BestEffort {
+        spec.terms.lane = Lane::BestEffort;
+    }
     let position = served.engine.position.send(Position(spec));
     let position = position.await.map_err(gone)?;
     let decision = &answer.decision;
@@ -54,6 +63,7 @@ async fn answer(state: &AppState, intake: Intake) -> Result<HttpResponse, ServeE
         "object": "cadenced.quote",
         "verdict": decision.verdict.label(),
         "admitted": decision.verdict.admits(),
+        "assessed": decision.assessed.label(),
         "bound_ms": answer.bound_ms(),
         "no_bound": decision.bound_ms.err().map(|why| why.to_string()),
         "confidence": decision.confidence(),

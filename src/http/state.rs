@@ -11,6 +11,7 @@ use crate::lifecycle::Lifecycle;
 use crate::logic::admission::RetryAfter;
 use crate::logic::capacity::{Capacity, CapacityLimits};
 use crate::logic::kv::sizing::Plan;
+use crate::logic::request::Lane;
 use crate::model::ModelFront;
 use crate::system::{Engine, Shared};
 
@@ -47,7 +48,7 @@ impl AppState {
     pub fn new(config: Config, shared: Shared, request_limits: RequestLimits) -> Self {
         Self {
             lifecycle: Lifecycle::default(),
-            capacity: Capacity::new(config.capacity()),
+            capacity: Capacity::of_lanes(config.capacities()),
             admin_capacity: Capacity::new(CapacityLimits {
                 requests: 1,
                 bytes: usize::MAX,
@@ -82,8 +83,7 @@ impl AppState {
     #[must_use]
     pub fn retry_after(&self) -> u64 {
         let salt = self.next_id.fetch_add(1, Relaxed);
-        self.retry
-            .seconds(&self.shared.published.snapshot(), salt)
-            .into()
+        let engine = self.shared.published.snapshot(Lane::Promised);
+        self.retry.seconds(&engine, salt).into()
     }
 }

@@ -3,7 +3,11 @@
 //! A request reserves its seat and its bytes before anything is done for it, and its tokens once they are
 //! known. Each step is one atomic decision: two requests can't both take the last seat. What was reserved
 //! comes back when the [`Reservation`] is dropped, wherever that happens.
+//!
+//! The best-effort lane has limits of its own beside the others', so that however full it is nobody else is
+//! refused for it. Every request begins outside of it, since its lane is known only once it is read.
 
+use super::request::Lane;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Limits of the work held at once.
@@ -30,6 +34,8 @@ pub enum CapacityExceeded {
     Requests,
     Bytes,
     Tokens,
+    /// Any limit of the best-effort lane.
+    BestEffort,
 }
 
 impl CapacityExceeded {
@@ -40,6 +46,7 @@ impl CapacityExceeded {
             Self::Requests => "queue_full",
             Self::Bytes => "queue_bytes_full",
             Self::Tokens => "queue_tokens_full",
+            Self::BestEffort => "best_effort_full",
         }
     }
 }
@@ -47,22 +54,29 @@ impl CapacityExceeded {
 /// The cap itself; shared by all that take from it.
 #[derive(Debug)]
 pub struct Capacity {
-    limits: CapacityLimits,
-    held: Mutex<Held>,
+    /// Of each lane.
+    limits: [CapacityLimits; 2],
+    held: Mutex<[Held; 2]>,
 }
 
 impl Capacity {
-    /// An empty house.
+    /// An empty house, in which the best-effort lane may hold as much as the others do.
     #[must_use]
     pub fn new(limits: CapacityLimits) -> Arc<Self> {
+        Self::of_lanes([limits; 2])
+    }
+
+    /// An empty house with limits for each lane, in the order of [`Lane::ALL`].
+    #[must_use]
+    pub fn of_lanes(limits: [CapacityLimits; 2]) -> Arc<Self> {
         Arc::new(Self {
             limits,
-            held: Mutex::new(Held::default()),
+            held: Mutex::default(),
         })
     }
 
     /// Every critical section leaves `Held` whole, so a panic elsewhere can't have broken it.
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, [Held; 2]> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,27 +85,61 @@ impl Capacity {
     /// # Errors
     /// Says which limit is reached.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation, CapacityExceeded> {
-        let mut held = self.lock();
-        if held.requests >= self.limits.requests {
-            return Err(CapacityExceeded::Requests);
-        }
-        // A body is never larger than the body limit, so an empty house takes any single one.
-        if held.requests > 0 && held.bytes + bytes > self.limits.bytes {
-            return Err(CapacityExceeded::Bytes);
-        }
-        held.requests += 1;
-        held.bytes += bytes;
-        Ok(Reservation {
+        let mut reservation = Reservation {
             capacity: Arc::clone(self),
+            lane: Lane::Promised,
+            held: Held::default(),
+        };
+        let wanted = Held {
+            requests: 1,
             bytes,
             tokens: 0,
-        })
+        };
+        reservation.add(wanted)?;
+        Ok(reservation)
     }
 
-    /// What is held now.
+    /// What is held now outside of the best-effort lane.
     #[must_use]
     pub fn held(&self) -> Held {
-        *self.lock()
+        self.held_by(Lane::Promised)
+    }
+
+    /// What a lane holds now.
+    #[must_use]
+    pub fn held_by(&self, lane: Lane) -> Held {
+        self.lock()[lane.index()]
+    }
+}
+
+impl CapacityLimits {
+    /// Which limit would be exceeded by `wanted` beside `held`. Bytes and tokens of any single request fit into an
+    /// empty house: a body is never larger than the body limit, and who may never come in would ask for ever.
+    fn exceeded(&self, held: Held, wanted: Held) -> Option<CapacityExceeded> {
+        if wanted.requests > 0 && held.requests >= self.requests {
+            return Some(CapacityExceeded::Requests);
+        }
+        if wanted.bytes > 0 && held.requests > 0 && held.bytes + wanted.bytes > self.bytes {
+            return Some(CapacityExceeded::Bytes);
+        }
+        if wanted.tokens > 0 && held.tokens > 0 && held.tokens + wanted.tokens > self.tokens {
+            return Some(CapacityExceeded::Tokens);
+        }
+        None
+    }
+}
+
+impl Held {
+    fn add(&mut self, more: Self) {
+        self.requests += more.requests;
+        self.bytes += more.bytes;
+        self.tokens += more.tokens;
+    }
+
+    fn take(&mut self, less: Self) {
+        self.requests -= less.requests;
+        self.bytes -= less.bytes;
+        self.tokens -= less.tokens;
     }
 }
 
@@ -99,16 +147,35 @@ impl Capacity {
 #[derive(Debug)]
 pub struct Reservation {
     capacity: Arc<Capacity>,
-    bytes: usize,
-    tokens: u64,
+    lane: Lane,
+    held: Held,
 }
 
 impl Reservation {
+    /// Takes more in its lane, all of it or nothing.
+    fn add(&mut self, wanted: Held) -> Result<(), CapacityExceeded> {
+        let mut held = self.capacity.lock();
+        let lane = self.lane.index();
+        let exceeded = self.capacity.limits[lane].exceeded(held[lane], wanted);
+        match (exceeded, self.lane) {
+            (None, _) => {
+                held[lane].add(wanted);
+                self.held.add(wanted);
+                Ok(())
+            }
+            (Some(exceeded), Lane::Promised) => Err(exceeded),
+            (Some(_), Lane::BestEffort) => Err(CapacityExceeded::BestEffort),
+        }
+    }
+
     /// Gives back what a body of unknown length turned out not to need.
     pub fn shrink_bytes(&mut self, bytes: usize) {
-        let surplus = self.bytes.saturating_sub(bytes);
-        self.capacity.lock().bytes -= surplus;
-        self.bytes -= surplus;
+        let surplus = Held {
+            bytes: self.held.bytes.saturating_sub(bytes),
+            ..Held::default()
+        };
+        self.capacity.lock()[self.lane.index()].take(surplus);
+        self.held.take(surplus);
     }
 
     /// Adds the tokens, once they are counted.
@@ -116,22 +183,36 @@ impl Reservation {
     /// # Errors
     /// When the server holds too many already; the seat is kept until the reservation is dropped.
     pub fn add_tokens(&mut self, tokens: u64) -> Result<(), CapacityExceeded> {
+        self.add(Held {
+            tokens,
+            ..Held::default()
+        })
+    }
+
+    /// Moves to the best-effort lane, with all that it holds.
+    ///
+    /// # Errors
+    /// When that is full; nothing is changed then.
+    pub fn move_to_best_effort(&mut self) -> Result<(), CapacityExceeded> {
         let mut held = self.capacity.lock();
-        if held.tokens > 0 && held.tokens + tokens > self.capacity.limits.tokens {
-            return Err(CapacityExceeded::Tokens);
+        let [promised, best_effort] = &mut *held;
+        let limits = &self.capacity.limits[Lane::BestEffort.index()];
+        if self.lane == Lane::BestEffort {
+            return Ok(());
         }
-        held.tokens += tokens;
-        self.tokens += tokens;
+        if limits.exceeded(*best_effort, self.held).is_some() {
+            return Err(CapacityExceeded::BestEffort);
+        }
+        promised.take(self.held);
+        best_effort.add(self.held);
+        self.lane = Lane::BestEffort;
         Ok(())
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut held = self.capacity.lock();
-        held.requests -= 1;
-        held.bytes -= self.bytes;
-        held.tokens -= self.tokens;
+        self.capacity.lock()[self.lane.index()].take(self.held);
     }
 }
 
@@ -170,6 +251,35 @@ mod tests {
     }
 
     #[test]
+    fn the_best_effort_lane_holds_its_own_and_keeps_nobody_else_out() {
+        let limits = |requests| CapacityLimits {
+            requests,
+            bytes: 10,
+            tokens: 100,
+        };
+        let c = Capacity::of_lanes([limits(1), limits(2)]);
+        let mut lane: Vec<_> = (0..2)
+            .map(|_| {
+                let mut r = c.reserve(4).unwrap();
+                r.move_to_best_effort().unwrap();
+                r.add_tokens(30).unwrap();
+                r
+            })
+            .collect();
+        assert_eq!(c.held(), Held::default());
+        let mut third = c.reserve(1).unwrap();
+        let full = Err(CapacityExceeded::BestEffort);
+        assert_eq!(third.move_to_best_effort(), full);
+        assert_eq!(c.held().requests, 1, "it stays where it was");
+        assert_eq!(lane[0].add_tokens(41), full);
+        lane.clear();
+        assert_eq!(c.held_by(Lane::BestEffort), Held::default());
+        third.move_to_best_effort().unwrap();
+        drop(third);
+        assert_eq!(c.held_by(Lane::BestEffort), Held::default());
+    }
+
+    #[test]
     fn sixteen_threads_never_hold_more_than_the_limit() {
         let c = Capacity::new(CapacityLimits {
             requests: 3,
@@ -193,20 +303,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn held_is_the_sum_of_what_lives(ops in prop::collection::vec((0u8..3, 0usize..5, 0u64..5), 0..60)) {
+        fn held_is_the_sum_of_what_lives(ops in prop::collection::vec((0u8..4, 0usize..5, 0u64..5), 0..60)) {
             let c = Capacity::new(CapacityLimits { requests: 4, bytes: 12, tokens: 12 });
             let mut live: Vec<Reservation> = Vec::new();
             for (op, b, t) in ops {
                 match op {
                     0 => if let Ok(r) = c.reserve(b) { live.push(r) },
                     1 => if let Some(r) = live.last_mut() { let _ = r.add_tokens(t); },
+                    2 => if let Some(r) = live.last_mut() { let _ = r.move_to_best_effort(); },
                     _ => { live.pop(); }
                 }
-                let held = c.held();
-                prop_assert_eq!(held.requests, live.len());
-                prop_assert_eq!(held.bytes, live.iter().map(|r| r.bytes).sum::<usize>());
-                prop_assert_eq!(held.tokens, live.iter().map(|r| r.tokens).sum::<u64>());
-                prop_assert!(held.requests <= 4);
+                for lane in Lane::ALL {
+                    let mut sum = Held::default();
+                    live.iter().filter(|r| r.lane == lane).for_each(|r| sum.add(r.held));
+                    prop_assert_eq!(c.held_by(lane), sum);
+                    prop_assert!(sum.requests <= 4);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use prometheus::{
 use super::published::Published;
 use crate::logic::conformal::policy::Verdict;
 use crate::logic::conformal::tally::Tally;
-use crate::logic::request::Outcome;
+use crate::logic::request::{Lane, Outcome};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The daemon's metrics. Gauges of the engine are read off [`Published`] at each scrape.
@@ -33,6 +33,9 @@ pub struct Metrics {
     mismatch: IntGauge,
     waiting: IntGauge,
     running: IntGauge,
+    best_effort_waiting: IntGauge,
+    best_effort_running: IntGauge,
+    late: IntGauge,
     kv_blocks_free: IntGauge,
     kv_blocks_total: IntGauge,
     kv_blocks_cached: IntGauge,
@@ -171,10 +174,25 @@ impl Metrics {
                 "cadenced_admission_artifact_mismatch",
                 "1 if the calibration given was made for another engine.",
             )?,
-            waiting: gauge("cadenced_waiting", "Requests in the wait queue.")?,
+            waiting: gauge(
+                "cadenced_waiting",
+                "Requests in the wait queue, the best-effort lane apart.",
+            )?,
             running: gauge(
                 "cadenced_running",
-                "Requests that run, or wait for another's prefill.",
+                "Requests that run, or wait for another's prefill, the best-effort lane apart.",
+            )?,
+            best_effort_waiting: gauge(
+                "cadenced_best_effort_waiting",
+                "Requests of the best-effort lane in the wait queue.",
+            )?,
+            best_effort_running: gauge(
+                "cadenced_best_effort_running",
+                "Requests of the best-effort lane that have a seat; some may pause.",
+            )?,
+            late: gauge(
+                "cadenced_predicted_misses",
+                "Running requests that are not expected to end by when it was promised, or wanted.",
             )?,
             kv_blocks_free: gauge("cadenced_kv_blocks_free", "Free KV blocks of 16 cells.")?,
             kv_blocks_total: gauge("cadenced_kv_blocks_total", "KV blocks of 16 cells.")?,
@@ -199,7 +217,7 @@ impl Metrics {
             kv_copies: counter("cadenced_kv_copies_total", "KV blocks copied on write.")?,
             preemptions: counter(
                 "cadenced_preemptions_total",
-                "Requests that yielded their memory and were computed again.",
+                "Times that a request yielded its seat or its memory, to be computed again.",
             )?,
             prefix_lookups: counter(
                 "cadenced_prefix_lookup_tokens_total",
@@ -225,8 +243,19 @@ impl Metrics {
     /// When the encoder fails.
     pub fn render(&self, published: &Published) -> Result<Vec<u8>, prometheus::Error> {
         let kv = published.kv();
-        self.waiting.set(published.waiting.load(Relaxed) as i64);
-        self.running.set(published.running.load(Relaxed) as i64);
+        for (lane, waiting, running) in [
+            (Lane::Promised, &self.waiting, &self.running),
+            (
+                Lane::BestEffort,
+                &self.best_effort_waiting,
+                &self.best_effort_running,
+            ),
+        ] {
+            let state = published.lane(lane);
+            waiting.set(state.waiting.requests() as i64);
+            running.set(state.running.requests() as i64);
+        }
+        self.late.set(published.late.load(Relaxed) as i64);
         self.kv_blocks_free.set(kv.blocks_free.into());
         self.kv_blocks_total.set(kv.blocks_total.into());
         self.kv_blocks_cached.set(kv.blocks_cached.into());

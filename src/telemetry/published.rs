@@ -6,28 +6,27 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Seq
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::logic::admission::EngineSnapshot;
+use crate::logic::admission::{EngineSnapshot, RetryAfter};
 use crate::logic::conformal::snapshot::{LaneLoad, Pace as EnginePace, Snapshot};
 use crate::logic::conformal::tally::Tally;
 use crate::logic::ewma::Ewma;
 use crate::logic::kv::KvUsage;
 use crate::logic::prefix::PrefixUsage;
+use crate::logic::request::{Lane, RequestSpec};
 use crate::logic::time::Timestamp;
 
 /// See the module's text. Plain counters: each is right by itself, and together they are as of the last step.
 #[derive(Debug, Default)]
 pub struct Published {
-    pub waiting: AtomicUsize,
-    pub waiting_tokens: AtomicU64,
-    pub waiting_prefill: AtomicU64,
+    /// Of each lane, in the order of [`Lane::ALL`].
+    lanes: [LaneState; 2],
     /// How many admitted requests the wait queue has taken in since the start.
     admissions_seen: AtomicU64,
-    pub running: AtomicUsize,
-    pub running_tokens: AtomicU64,
-    pub running_prefill: AtomicU64,
+    /// Promises that are not expected to be kept.
+    pub late: AtomicUsize,
     kv: Mutex<KvUsage>,
     prefixes: Mutex<PrefixUsage>,
-    /// Requests that yielded their memory.
+    /// Requests that yielded their seat or their memory.
     pub preemptions: AtomicU64,
     /// Prompt tokens looked up in the prefix cache, and found there; each request once.
     pub lookup_tokens: AtomicU64,
@@ -41,7 +40,65 @@ pub struct Published {
     /// When the engine came to rest, in microseconds; 0 while it does not.
     idle_since: AtomicU64,
     kv_free: AtomicF64,
+    /// Share of the pool that running requests of the best-effort lane hold.
+    kv_yielding: AtomicF64,
     admission: Mutex<AdmissionState>,
+}
+
+/// What waits and what runs of a lane.
+#[derive(Debug, Default)]
+pub struct LaneState {
+    pub waiting: Work,
+    pub running: Work,
+}
+
+/// Requests, and what they may still take.
+#[derive(Debug, Default)]
+pub struct Work {
+    requests: AtomicUsize,
+    output_tokens: AtomicU64,
+    prefill_tokens: AtomicU64,
+}
+
+impl Work {
+    /// It is as given.
+    pub fn set(&self, requests: usize, output_tokens: u64, prefill_tokens: u64) {
+        self.requests.store(requests, SeqCst);
+        self.output_tokens.store(output_tokens, SeqCst);
+        self.prefill_tokens.store(prefill_tokens, SeqCst);
+    }
+
+    /// How many requests.
+    pub fn requests(&self) -> usize {
+        self.requests.load(SeqCst)
+    }
+}
+
+impl LaneState {
+    /// Output tokens that all of it may still ask for.
+    fn output_tokens(&self) -> u64 {
+        self.waiting.output_tokens.load(SeqCst) + self.running.output_tokens.load(SeqCst)
+    }
+
+    /// What runs of it, alone.
+    pub fn running_load(&self) -> LaneLoad {
+        LaneLoad {
+            waiting: 0,
+            running: self.running.requests() as u32,
+            output_tokens: self.running.output_tokens.load(SeqCst),
+            prefill_tokens: self.running.prefill_tokens.load(SeqCst),
+        }
+    }
+
+    fn load(&self) -> LaneLoad {
+        LaneLoad {
+            waiting: self.waiting.requests() as u32,
+            running: self.running.requests() as u32,
+            output_tokens: self.output_tokens(),
+            prefill_tokens: self.waiting.prefill_tokens.load(SeqCst)
+                + self.running.prefill_tokens.load(SeqCst),
+        }
+    }
 }
 
 /// Admission's own state, for `/stats` and `/metrics`.
@@ -172,19 +229,21 @@ impl Published {
         *lock(&self.prefixes)
     }
 
-    /// The wait queue is as given, and has taken in one more admission if `one_more`.
-    pub fn set_waiting(
-        &self,
-        requests: usize,
-        output_tokens: u64,
-        prefill_tokens: u64,
-        one_more: bool,
-    ) {
-        self.waiting.store(requests, SeqCst);
-        self.waiting_tokens.store(output_tokens, SeqCst);
-        self.waiting_prefill.store(prefill_tokens, SeqCst);
-        // Last here and first in `promise_snapshot`: who is counted as seen is in what is read after it.
-        self.admissions_seen.fetch_add(u64::from(one_more), SeqCst);
+    /// A lane as last published.
+    pub fn lane(&self, lane: Lane) -> &LaneState {
+        &self.lanes[lane.index()]
+    }
+
+    /// The wait queue has taken in one more admission; what waits was set before, and is read after this is in
+    /// `promise_snapshot`: who is counted as seen is in it.
+    pub fn admission_seen(&self) {
+        self.admissions_seen.fetch_add(1, SeqCst);
+    }
+
+    /// The running requests of the best-effort lane hold so many blocks.
+    pub fn set_yielding(&self, blocks: u32) {
+        let total = f64::from(self.kv().blocks_total.max(1));
+        self.kv_yielding.set(f64::from(blocks) / total);
     }
 
     /// Admission has changed.
@@ -210,23 +269,26 @@ impl Published {
         };
         Snapshot {
             admissions_seen,
-            promised: LaneLoad {
-                waiting: self.waiting.load(SeqCst) as u32,
-                running: self.running.load(SeqCst) as u32,
-                output_tokens: self.waiting_tokens.load(SeqCst) + self.running_tokens.load(SeqCst),
-                prefill_tokens: self.waiting_prefill.load(SeqCst)
-                    + self.running_prefill.load(SeqCst),
-            },
-            best_effort: LaneLoad::default(),
-            kv_free: self.kv_free.get().unwrap_or(1.0),
+            promised: self.lane(Lane::Promised).load(),
+            best_effort: self.lane(Lane::BestEffort).load(),
+            // What the lane holds is given up for whoever needs it. Some of it may be shared, and counted twice.
+            kv_free: (self.kv_free.get().unwrap_or(1.0) + self.kv_yielding.get().unwrap_or(0.0))
+                .min(1.0),
             pace,
         }
     }
 
-    /// What the capacity cap's `Retry-After` is made of.
-    pub fn snapshot(&self) -> EngineSnapshot {
+    /// When the client of a request should come back that is refused now.
+    pub fn retry_after(&self, retry: RetryAfter, spec: &RequestSpec) -> u64 {
+        let engine = self.snapshot(spec.terms.lane);
+        retry.seconds(&engine, spec.id.0).into()
+    }
+
+    /// What the capacity cap's `Retry-After` is made of, for a request of this lane: the work that goes before it.
+    pub fn snapshot(&self, lane: Lane) -> EngineSnapshot {
+        let ahead = self.lanes.iter().take(lane.index() + 1);
         EngineSnapshot {
-            tokens_remaining: self.waiting_tokens.load(Relaxed) + self.running_tokens.load(Relaxed),
+            tokens_remaining: ahead.map(LaneState::output_tokens).sum(),
             tokens_per_s: self.tokens_per_s(),
         }
     }

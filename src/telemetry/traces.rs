@@ -35,6 +35,8 @@ pub struct Row {
     pub wish: Wish,
     pub answer: Answer,
     pub outcome: Outcome,
+    /// Whether it was promised something and ran in the best-effort lane all the same.
+    pub demoted: bool,
     /// `None` for what was refused.
     pub end: Option<(Latency, Usage)>,
 }
@@ -57,6 +59,7 @@ impl Row {
             outcome: self.outcome.label().into(),
             latency_ms: latency.map(|l| l.ms()),
             censored: latency.is_some_and(|l| l.is_censored()),
+            demoted: self.demoted,
             completion_tokens: usage.completion_tokens,
             cached_tokens: usage.cached_tokens,
         }

@@ -7,14 +7,13 @@ async fn wait_queue_wakes_the_scheduler_and_passes_over_who_has_left() {
     let (scheduler, taken) = recorder();
     let (wake, woken) = recorder::<WorkWaiting>();
     let published = Arc::new(Published::default());
-    let queue = WaitQueue {
-        logic: QueueLogic::new(QueueOrder::Arrival, 10),
+    let peers = QueuePeers {
         scheduler,
         wake,
-        clock: Clock::start(),
-        published: Arc::clone(&published),
-    }
-    .start();
+        recheck: None,
+    };
+    let logic = QueueLogic::new(QueueOrder::Arrival, 10);
+    let queue = WaitQueue::new(logic, peers, Clock::start(), Arc::clone(&published), RETRY).start();
     let mut receivers = Vec::new();
     for id in 1..=3 {
         let (owned, receiver) = request(id, 4, 4);
@@ -22,15 +21,13 @@ async fn wait_queue_wakes_the_scheduler_and_passes_over_who_has_left() {
         receivers.push(receiver);
     }
     next(&woken).await;
-    assert_eq!(
-        published.waiting.load(std::sync::atomic::Ordering::Relaxed),
-        3
-    );
+    assert_eq!(published.lane(Lane::Promised).waiting.requests(), 3);
     // The first one's client leaves; its Cancel is still on the way.
     drop(receivers.remove(0));
     queue
         .send(Take(TakeRule {
             seats: 1,
+            free: 1,
             fill: None,
         }))
         .await
@@ -45,6 +42,7 @@ async fn wait_queue_wakes_the_scheduler_and_passes_over_who_has_left() {
     queue
         .send(Take(TakeRule {
             seats: 9,
+            free: 9,
             fill: None,
         }))
         .await
@@ -66,11 +64,7 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
     });
     let config = Config::load(None, [], &Flags::default()).unwrap();
     let admission = Admission {
-        capacity: CapacityCap {
-            retry: RetryAfter {
-                cap: std::time::Duration::from_secs(60),
-            },
-        },
+        capacity: CapacityCap { retry: RETRY },
         promises: promises::controller(&config, None, &EffectiveSettings::default()),
         queue,
         prefixes: PrefixIndex::default(),
@@ -79,6 +73,7 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
         accounts: accounts(),
         fits_here: false,
         traces: None,
+        unkept: [recorder().0, recorder().0],
     }
     .start();
     let mut keep = Vec::new();

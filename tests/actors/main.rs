@@ -12,8 +12,8 @@ use cadenced::actors::admission::Admission;
 use cadenced::actors::kv_manager::KvManager;
 use cadenced::actors::model_runner::ModelRunner;
 use cadenced::actors::prefix_cache::PrefixCache;
-use cadenced::actors::scheduler::{Peers, Scheduler};
-use cadenced::actors::wait_queue::WaitQueue;
+use cadenced::actors::scheduler::{Peers, Scheduler, Settings};
+use cadenced::actors::wait_queue::{Peers as QueuePeers, WaitQueue};
 use cadenced::clock::Clock;
 use cadenced::config::{Config, Flags};
 use cadenced::ids::{RequestId, SeqId, StepId, TokenId};
@@ -23,7 +23,7 @@ use cadenced::logic::capacity::{Capacity, CapacityExceeded, CapacityLimits};
 use cadenced::logic::kv::{Demand, KvPool, Lease, Reservation, Shortfall};
 use cadenced::logic::output::TextAssembler;
 use cadenced::logic::prefix::{EvictionOrder, PrefixCache as PrefixTree, PrefixIndex};
-use cadenced::logic::request::RequestSpec;
+use cadenced::logic::request::{Lane, RequestSpec, Terms};
 use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
 use cadenced::logic::scheduler::step::{RowPlan, RowResult, StepPlan, Work};
@@ -41,6 +41,10 @@ use cadenced::reply::{self, Frame, ReplyReceiver};
 use cadenced::telemetry::accounts::{Accounts, Ticket};
 use cadenced::telemetry::metrics::Metrics;
 use cadenced::telemetry::published::Published;
+
+const RETRY: RetryAfter = RetryAfter {
+    cap: std::time::Duration::from_secs(60),
+};
 
 /// Keeps every message it gets.
 struct Recorder<M>(Arc<Mutex<Vec<M>>>);
@@ -93,6 +97,7 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         prompt_tokens,
         max_tokens,
         preempted: false,
+        terms: Terms::default(),
     };
     let (sender, receiver) = reply::channel(max_tokens, 1 << 16);
     let job = Job {

@@ -48,8 +48,13 @@ fn scheduler_alone() -> SchedulerAlone {
     };
     let published = Arc::new(Published::default());
     let turn = Turn::new(logic, true);
+    let settings = Settings {
+        retry: RETRY,
+        review_every: 1,
+        check_invariants: true,
+    };
     let scheduler =
-        Scheduler::new(turn, peers, Clock::start(), published, accounts(), true).start();
+        Scheduler::new(turn, peers, Clock::start(), published, accounts(), settings).start();
     SchedulerAlone {
         scheduler,
         takes,

@@ -2,6 +2,7 @@
 
 use cadenced::ids::TokenId;
 use cadenced::logic::kv::{KvPool, Reservation};
+use cadenced::logic::request::{Lane, Terms};
 use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::step::{RowResult, Work};
 use cadenced::logic::time::Timestamp;
@@ -33,7 +34,7 @@ fn step(d: &mut Driver, results: &mut Vec<RowResult>) -> bool {
 }
 
 /// Counts what `steps` steps of a batch allocate that has decoded for a while.
-fn allocated(seats: usize, caching: bool, steps: u32) -> u64 {
+fn allocated(seats: usize, caching: bool, yielding: u64, steps: u32) -> u64 {
     let reservation = Reservation::Paged {
         reserve_growth: true,
         watermark_blocks: 8,
@@ -53,6 +54,17 @@ fn allocated(seats: usize, caching: bool, steps: u32) -> u64 {
             Talk::new(prompt.collect(), says),
             says,
             Timestamp::NEVER,
+            // Beside promises that are looked at in every step and can spare enough.
+            match id < yielding {
+                true => Terms {
+                    lane: Lane::BestEffort,
+                    ..Terms::default()
+                },
+                false => Terms {
+                    due: Timestamp(1_000_000_000),
+                    ..Terms::default()
+                },
+            },
         );
     }
     let mut results = Vec::new();
@@ -90,8 +102,15 @@ fn allocated(seats: usize, caching: bool, steps: u32) -> u64 {
 
 #[test]
 fn a_steady_decode_step_allocates_nothing() {
-    for (seats, caching) in [(24, true), (24, false), (32, true)] {
-        let allocated = allocated(seats, caching, 320);
-        assert_eq!(allocated, 0, "{seats} seats, caching: {caching}");
+    for (seats, caching, yielding) in [
+        (24, true, 0),
+        (24, false, 0),
+        (32, true, 0),
+        (24, true, 9),
+        (24, false, 24),
+    ] {
+        let allocated = allocated(seats, caching, yielding, 320);
+        let case = format!("{seats} seats, caching: {caching}, {yielding} yield");
+        assert_eq!(allocated, 0, "{case}");
     }
 }

@@ -66,7 +66,20 @@ def refused() -> None:
             raise AssertionError("what can't be promised was not refused")
 
 
+def cut_at_the_deadline() -> None:
+    """A finish reason that is none of OpenAI's, and text that can be used: in both forms, and in the accumulator."""
+    gently = {**ask(4000, 300), "extra_body": {"slo": {"mode": "best_effort", "e2e_ms": 300}}}
+    whole = client.chat.completions.create(**gently).choices[0]
+    assert whole.finish_reason == "slo" and whole.message.content, whole
+    chunks = [c.choices[0] for c in client.chat.completions.create(**gently, stream=True)]
+    assert [c.finish_reason for c in chunks if c.finish_reason] == ["slo"], chunks
+    with client.chat.completions.stream(**gently) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "slo" and final.message.content, final
+
+
 accumulated(naive_loop())
+cut_at_the_deadline()
 usage_is_last()
 headers()
 refused()

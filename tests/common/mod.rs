@@ -183,6 +183,8 @@ impl Daemon {
                 && stats["running"] == 0
                 && stats["in_flight"] == 0
                 && stats["held"] == serde_json::json!({ "requests": 0, "bytes": 0, "tokens": 0 })
+                && stats["best_effort"]
+                    == serde_json::json!({ "waiting": 0, "running": 0, "held": stats["held"] })
                 && number(&kv["blocks_free"]) + number(&kv["blocks_cached"]) == kv["blocks_total"]
                 && number(&sequences["free"]) + number(&sequences["cached"]) == sequences["total"]
         })

@@ -188,7 +188,8 @@ fn a_malformed_slo_is_a_400_that_names_its_field() {
         (json!({ "confidence": 95 }), "slo.confidence"),
         (json!({ "confidence": "high" }), "slo.confidence"),
         (json!({ "e2e_ms": 0 }), "slo.e2e_ms"),
-        (json!({ "mode": "best_effort" }), "slo.mode"),
+        (json!({ "mode": "batch" }), "slo.mode"),
+        (json!({ "on_miss": "stop" }), "slo.on_miss"),
         (json!([]), "slo"),
     ] {
         let body = ask_with("malformed", 5, true, json!({ "slo": slo }));

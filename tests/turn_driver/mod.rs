@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cadenced::ids::{RequestId, TokenId};
 use cadenced::logic::kv::KvPool;
 use cadenced::logic::prefix::{EvictionOrder, PrefixCache};
-use cadenced::logic::request::{FinishReason, Outcome, RequestSpec};
+use cadenced::logic::request::{FinishReason, Outcome, RequestSpec, Terms};
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
 use cadenced::logic::scheduler::step::RowResult;
 use cadenced::logic::scheduler::{Scheduler, Sequence, StepLimits};
@@ -87,6 +87,8 @@ pub fn next_token(context: u64) -> TokenId {
 pub struct Driver {
     pub engine: Engine<Talk>,
     pub now: Timestamp,
+    /// What the last step took.
+    pub step_us: f64,
     pub steps: u64,
     /// Steps that followed another without a turn.
     pub followed: u64,
@@ -108,13 +110,21 @@ impl Driver {
                 false,
             ),
             now: Timestamp(0),
+            step_us: 1.0,
             steps: 0,
             followed: 0,
             follows: false,
         }
     }
 
-    pub fn submit(&mut self, id: u64, talk: Talk, max_tokens: u32, deadline: Timestamp) {
+    pub fn submit(
+        &mut self,
+        id: u64,
+        talk: Talk,
+        max_tokens: u32,
+        deadline: Timestamp,
+        terms: Terms,
+    ) {
         let spec = RequestSpec {
             id: RequestId(id),
             arrival: self.now,
@@ -122,6 +132,7 @@ impl Driver {
             prompt_tokens: talk.prompt.len() as u32,
             max_tokens,
             preempted: false,
+            terms,
         };
         assert!(self.engine.queue.push(spec, talk).is_ok());
     }
@@ -132,7 +143,7 @@ impl Driver {
             return true;
         }
         let leaves = |spec: &RequestSpec, outcome, talk| end(spec.id, outcome, talk);
-        self.engine.turn(self.now, 1.0, leaves);
+        self.engine.turn(self.now, self.step_us, leaves);
         !self.engine.plan.is_empty()
     }
 

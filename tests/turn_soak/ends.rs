@@ -1,7 +1,7 @@
 //! The account of how requests ended: each once.
 
 use cadenced::ids::RequestId;
-use cadenced::logic::request::Outcome;
+use cadenced::logic::request::{FinishReason, Outcome};
 
 use crate::turn_driver::Talk;
 
@@ -11,6 +11,9 @@ pub struct Ends {
     pub finished: u64,
     pub cancelled: u64,
     pub failed: u64,
+    /// Given up with a part of a reply, and with none.
+    pub cut: u64,
+    pub expired: u64,
     /// By id: whether it has.
     pub ended: Vec<bool>,
 }
@@ -20,6 +23,8 @@ impl Ends {
         let before = std::mem::replace(&mut self.ended[id.0 as usize], true);
         assert!(!before, "{id} ended twice");
         match outcome {
+            Outcome::Finished(FinishReason::Slo) => self.cut += 1,
+            Outcome::Expired => self.expired += 1,
             Outcome::Finished(_) => {
                 self.finished += 1;
                 assert_eq!(

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use cadenced::logic::conformal::features::{COUNT, Feature, Features};
-use cadenced::logic::conformal::rounds::{Plan, RoundRow, of_block};
+use cadenced::logic::conformal::rounds::{Folds, Plan, RoundRow, of_block};
 use cadenced::logic::conformal::trace::TraceRow;
 use cadenced::logic::rng::SplitMix64;
 
@@ -40,6 +40,7 @@ fn data(rounds: u32, rows: u32) -> Data {
             outcome: "stop".into(),
             latency_ms: Some(ms),
             censored: i % 50 == 49,
+            demoted: false,
             completion_tokens: 1,
             cached_tokens: 0,
         }

@@ -301,6 +301,7 @@ mod tests {
             confidence: 0.95,
             slo_ms: Some(1000),
             slo_met: Some(true),
+            demoted: false,
         };
         let data = ChunkWriter::new("id", 1, "model").json(Written::Receipt(&receipt));
         let read = read(data.as_bytes()).unwrap();

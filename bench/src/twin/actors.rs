@@ -20,7 +20,7 @@ use cadenced::job::{Job, Wish};
 use cadenced::logic::capacity::Capacity;
 use cadenced::logic::conformal::policy::Verdict;
 use cadenced::logic::output::TextAssembler;
-use cadenced::logic::request::{Outcome, RequestSpec};
+use cadenced::logic::request::{Outcome, RequestSpec, Terms};
 use cadenced::logic::time::Timestamp;
 use cadenced::messages::{Refused, Submit};
 use cadenced::model::ModelBackend;
@@ -146,6 +146,7 @@ impl House {
             prompt_tokens: request.prompt_tokens,
             max_tokens: request.max_tokens.min(cap),
             preempted: false,
+            terms: Terms::default(),
         }
     }
 
@@ -271,6 +272,7 @@ async fn ask(
         messages: 1,
         slo: house.slo_us.map(Duration::from_micros),
         alpha: None,
+        best_effort: false,
     };
     match house.engine.submit.send(Submit { spec, wish, job }).await {
         Ok(Ok(_)) => listen(house, replies, first_token_us).await,

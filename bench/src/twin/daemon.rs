@@ -10,7 +10,7 @@ use cadenced::logic::admission::{CapacityCap, EngineSnapshot, RetryAfter, Verdic
 use cadenced::logic::capacity::Capacity;
 use cadenced::logic::kv::BLOCK_TOKENS;
 use cadenced::logic::prefix::PrefixCache;
-use cadenced::logic::request::{FinishReason, Outcome, RequestSpec};
+use cadenced::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
 use cadenced::logic::scheduler::step::RowResult;
 use cadenced::logic::scheduler::{Scheduler, Sequence};
 use cadenced::logic::time::Timestamp;
@@ -103,7 +103,8 @@ impl Daemon {
         };
         let scheduler = self.engine.turn.scheduler();
         let snapshot = EngineSnapshot {
-            tokens_remaining: self.engine.queue.max_tokens_waiting() + scheduler.tokens_remaining(),
+            tokens_remaining: self.engine.queue.max_tokens_waiting(Lane::Promised)
+                + scheduler.tokens_remaining(Lane::Promised),
             // Only for Retry-After, and nobody here comes back.
             tokens_per_s: None,
         };

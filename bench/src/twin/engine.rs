@@ -3,7 +3,7 @@
 //! microsecond.
 
 use cadenced::ids::RequestId;
-use cadenced::logic::request::{Outcome, RequestSpec};
+use cadenced::logic::request::{Outcome, RequestSpec, Terms};
 use cadenced::logic::time::Timestamp;
 
 use super::cost::{PS_PER_US, StepCost};
@@ -186,6 +186,7 @@ impl Run<'_> {
             prompt_tokens: request.prompt_tokens,
             max_tokens: request.max_tokens,
             preempted: false,
+            terms: Terms::default(),
         };
         let (text, answer_tokens) = (request.text, request.answer_tokens);
         if let Err(outcome) = self.daemon.submit(spec, text, answer_tokens) {

@@ -10,8 +10,7 @@ pub(super) fn limits() -> RequestLimits {
         default_max_tokens: 32,
         default_slo: Slo {
             e2e_ms: Some(9000),
-            ttft_ms: None,
-            confidence: None,
+            ..Slo::default()
         },
         max_stop_strings: 4,
         max_stop_bytes: 256,
@@ -164,7 +163,7 @@ fn slo_from_body_then_header_then_default() {
         Ok(Slo {
             e2e_ms,
             ttft_ms,
-            confidence: None,
+            ..Slo::default()
         })
     };
     assert_eq!(parse(Value::Null, None, None), slo(Some(9000), None));
@@ -218,7 +217,7 @@ fn slo_from_body_then_header_then_default() {
 }
 
 #[test]
-fn confidence_from_body_then_header_and_no_unknown_mode() {
+fn confidence_from_body_then_header() {
     let parse = |slo: Value, header: Option<&str>| {
         let body = json!({"messages": [{"role": "user", "content": "x"}], "slo": slo}).to_string();
         let headers = |name: &str| {
@@ -248,11 +247,42 @@ fn confidence_from_body_then_header_and_no_unknown_mode() {
             "{bad}"
         );
     }
-    let error = parse(json!({"mode": "best_effort"}), None).unwrap_err();
-    assert_eq!(
-        (error.code(), error.param()),
-        (Some("unsupported_value"), Some("slo.mode"))
-    );
+}
+
+#[test]
+fn mode_from_body_then_header_and_a_stop_needs_a_deadline() {
+    let parse = |slo: Value, header: Option<&str>| {
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "slo": slo}).to_string();
+        let headers = |name: &str| {
+            let header = header.filter(|_| name == "x-slo-mode");
+            header.map(str::to_owned)
+        };
+        let limits = RequestLimits {
+            default_slo: Slo::default(),
+            ..limits()
+        };
+        let request = parse_chat(body.as_bytes(), &headers, &limits);
+        request.map(|r| (r.slo.best_effort, r.slo.stop_on_miss))
+    };
+    assert_eq!(parse(Value::Null, None), Ok((false, false)));
+    assert_eq!(parse(Value::Null, Some(" best_effort ")), Ok((true, false)));
+    let promised = json!({"mode": "promised"});
+    assert_eq!(parse(promised, Some("best_effort")), Ok((false, false)));
+    let both = json!({"mode": "best_effort", "e2e_ms": 9, "on_miss": "stop"});
+    assert_eq!(parse(both, None), Ok((true, true)));
+    let goes_on = json!({"on_miss": "continue"});
+    assert_eq!(parse(goes_on, None), Ok((false, false)));
+    for (bad, param) in [
+        (json!({"mode": "batch"}), "slo.mode"),
+        (json!({"mode": true}), "slo.mode"),
+        (json!({"on_miss": "retry"}), "slo.on_miss"),
+        (json!({"on_miss": "stop", "ttft_ms": 9}), "slo.on_miss"),
+    ] {
+        let error = parse(bad, None).unwrap_err();
+        assert_eq!((error.status(), error.param()), (400, Some(param)));
+    }
+    let error = parse(Value::Null, Some("batch")).unwrap_err();
+    assert_eq!((error.status(), error.param()), (400, Some("x-slo-mode")));
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn finish_reason_str(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+        FinishReason::Slo => "slo",
     }
 }
 
@@ -173,6 +174,7 @@ impl ChunkWriter {
             None => br#","finish_reason":null}]"#,
             Some(FinishReason::Stop) => br#","finish_reason":"stop"}]"#,
             Some(FinishReason::Length) => br#","finish_reason":"length"}]"#,
+            Some(FinishReason::Slo) => br#","finish_reason":"slo"}]"#,
         });
         out.extend_from_slice(if self.include_usage {
             br#","usage":null}"#

@@ -41,6 +41,7 @@ fn b031_b032_role_once_then_content_then_finish() {
     for (reason, word) in [
         (FinishReason::Stop, "stop"),
         (FinishReason::Length, "length"),
+        (FinishReason::Slo, "slo"),
     ] {
         assert_eq!(
             parsed(&writer.finish_chunk(reason)),
@@ -167,6 +168,7 @@ fn a_receipt_is_a_chunk_of_its_own_with_one_empty_choice() {
         confidence: 0.95,
         slo_ms: Some(2000),
         slo_met: Some(true),
+        demoted: false,
     };
     for include_usage in [false, true] {
         let chunk = parsed(&writer(include_usage).receipt_chunk(&receipt));

@@ -1,11 +1,11 @@
-//! The promise a request asks for: `slo.e2e_ms`, `slo.ttft_ms` and `slo.confidence` in the body, else headers, else
-//! the default.
+//! The promise a request asks for: `slo.e2e_ms`, `slo.ttft_ms`, `slo.confidence`, `slo.mode` and `slo.on_miss` in the
+//! body, else headers (but for the last), else the default.
 //!
 //! Each of them is looked up on its own, so that a proxy may set one by header and a client the other in the body.
 
 use std::ops::RangeInclusive;
 
-use super::fields::{number, object, string, take, unsupported, whole, wrong_value};
+use super::fields::{number, object, string, take, whole, wrong_value};
 use super::json::Object;
 use crate::config::CONFIDENCE;
 use crate::error::{ServeError, excerpt};
@@ -20,6 +20,10 @@ pub struct Slo {
     pub ttft_ms: Option<u64>,
     /// The confidence of the promise, if not the configured one.
     pub confidence: Option<f64>,
+    /// No promise at all, and behind those that have one.
+    pub best_effort: bool,
+    /// The reply ends where its deadline for the last token does.
+    pub stop_on_miss: bool,
 }
 
 pub fn parse_slo(
@@ -35,12 +39,15 @@ pub fn parse_slo(
             .map(|text| confidence_from_header(&text))
             .transpose()?,
     };
-    if let Some(mode) = string("slo.mode", take(&mut slo, "mode"))? {
-        return Err(unsupported(
-            "slo.mode",
-            format_args!("'slo.mode' {} is", excerpt(&mode)),
-        ));
-    }
+    let mode = match string("slo.mode", take(&mut slo, "mode"))? {
+        Some(mode) => Some(one_of("slo.mode", &mode, ["promised", "best_effort"])?),
+        None => headers(MODE_HEADER)
+            .map(|mode| one_of(MODE_HEADER, mode.trim(), ["promised", "best_effort"]))
+            .transpose()?,
+    };
+    let on_miss = string("slo.on_miss", take(&mut slo, "on_miss"))?
+        .map(|word| one_of("slo.on_miss", &word, ["continue", "stop"]))
+        .transpose()?;
     let mut one = |key: &str, param: &str, header: &str| {
         let from_body = whole(param, take(&mut slo, key))?
             .map(|ms| in_range(param, ms))
@@ -52,14 +59,34 @@ pub fn parse_slo(
                 .transpose(),
         }
     };
+    let e2e_ms = one("e2e_ms", "slo.e2e_ms", "x-slo-e2e-ms")?.or(default.e2e_ms);
+    let stop_on_miss = on_miss == Some(1);
+    if stop_on_miss && e2e_ms.is_none() {
+        return Err(wrong_value(
+            "slo.on_miss",
+            "needs a deadline to stop at, slo.e2e_ms",
+            "'stop' without one",
+        ));
+    }
     Ok(Slo {
         confidence: confidence.or(default.confidence),
-        e2e_ms: one("e2e_ms", "slo.e2e_ms", "x-slo-e2e-ms")?.or(default.e2e_ms),
+        e2e_ms,
         ttft_ms: one("ttft_ms", "slo.ttft_ms", "x-slo-ttft-ms")?.or(default.ttft_ms),
+        best_effort: mode == Some(1),
+        stop_on_miss,
     })
 }
 
 const CONFIDENCE_HEADER: &str = "x-slo-confidence";
+const MODE_HEADER: &str = "x-slo-mode";
+
+/// Which of two words it is.
+fn one_of(param: &str, word: &str, words: [&str; 2]) -> Result<usize, ServeError> {
+    words.iter().position(|w| *w == word).ok_or_else(|| {
+        let rule = format_args!("must be '{}' or '{}'", words[0], words[1]);
+        wrong_value(param, rule, excerpt(word))
+    })
+}
 
 fn confidence_from_header(text: &str) -> Result<f64, ServeError> {
     match text.trim().parse() {

@@ -43,6 +43,18 @@ pub struct Controller {
     learnt: Vec<Row>,
 }
 
+/// How a request got to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Course {
+    AsDecided,
+    /// In the best-effort lane, although it was promised something: it is judged, and nothing is learnt from it.
+    Demoted,
+    /// Up to its deadline, as its client asked for. A promise is missed by that.
+    Stopped,
+    /// Not at all, since its promise looked lost when it was taken from the queue. It is.
+    Revoked,
+}
+
 /// What is known of a request's latency.
 pub(super) struct Prediction {
     pub features: Features,
@@ -128,9 +140,28 @@ impl Controller {
 
     /// Takes in how an admitted request ended.
     pub fn completed(&mut self, decision: &Decision, latency: Latency) {
+        self.ended(decision, latency, Course::AsDecided);
+    }
+
+    /// The same of one that did not run as it was decided.
+    pub fn ended(&mut self, decision: &Decision, latency: Latency, course: Course) {
         let Decision {
             verdict, features, ..
         } = decision;
+        match (verdict, course) {
+            (Verdict::Promised, Course::Demoted) => {
+                self.tally.demoted += 1;
+                return self.judge(decision, latency);
+            }
+            (Verdict::Promised, Course::Stopped | Course::Revoked) => {
+                // Unlike where a client leaves, it is not open whether it was kept.
+                self.tally.revoked += u64::from(course == Course::Revoked);
+                self.learn(decision, latency);
+                self.tally.promised.missed += 1;
+                return self.calibrator.judge(features, decision.alpha, false);
+            }
+            _ => {}
+        }
         match verdict {
             Verdict::BestEffort => self.tally.best_effort += 1,
             Verdict::Infeasible | Verdict::Overloaded | Verdict::Unsupported => {}

@@ -41,6 +41,33 @@ fn only_promises_seen_to_their_end_count_as_coverage() {
     );
 }
 
+/// A promise that the server itself takes back, or that its client wants to end at its deadline, is missed: such a
+/// setting must not make the record look better. What was demoted is judged as it ends, and teaches nothing.
+#[test]
+fn promises_that_are_taken_back_count() {
+    let mut c = controller(without_exploring());
+    let d = c.decide(&request(64, 4000.0), &engine(0));
+    let u = d.bound_ms.unwrap();
+    c.ended(&d, Latency::AtLeast(1.0), Course::Revoked);
+    c.ended(&d, Latency::AtLeast(4000.0), Course::Stopped);
+    assert_eq!((c.tally().promised.missed, c.tally().revoked), (2, 1));
+    let before = c.quote(&request(64, 4000.0), &engine(0)).estimate;
+    c.ended(&d, Latency::Exact(u - 1.0), Course::Demoted);
+    c.ended(&d, Latency::Exact(u + 1.0), Course::Demoted);
+    c.ended(&d, Latency::AtLeast(u - 1.0), Course::Demoted);
+    let t = c.tally();
+    assert_eq!((t.promised.kept, t.promised.missed), (1, 3));
+    assert_eq!((t.promised.censored, t.demoted), (1, 3));
+    assert_eq!(c.quote(&request(64, 4000.0), &engine(0)).estimate, before);
+    // Without a promise there is none to be missed.
+    let lane = Decision {
+        verdict: Verdict::BestEffort,
+        ..d
+    };
+    c.ended(&lane, Latency::AtLeast(9e9), Course::Stopped);
+    assert_eq!((c.tally().promised.missed, c.tally().best_effort), (3, 1));
+}
+
 /// Without any artifact: admits all, fits, calibrates, arms itself; and while only idle traffic was seen it
 /// promises nothing to a request that finds a queue.
 #[test]

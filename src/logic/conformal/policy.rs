@@ -5,6 +5,8 @@
 //! stop), 422 (the bound would not fit on an idle engine either: no retry helps), 503 (it does not fit now).
 //! Where configured, the best-effort lane takes the place of a refusal.
 
+use serde::{Deserialize, Serialize};
+
 use super::calibration::Alpha;
 use super::controller::{Controller, NoBound, Prediction};
 use super::features::Features;
@@ -21,7 +23,8 @@ pub enum Mode {
 }
 
 /// What becomes of a request that gets no promise.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fallback {
     Refuse,
     BestEffort,
@@ -40,10 +43,8 @@ pub struct Settings {
     pub explore_every: u32,
     /// Which one of them.
     pub explore_seed: u32,
-    /// For a bound that exceeds the budget.
-    pub misfit: Fallback,
-    /// For a state in which nothing was calibrated.
-    pub unsupported: Fallback,
+    /// For a bound that exceeds the budget, and for a state in which nothing was calibrated.
+    pub unfit: Fallback,
     /// How far beyond the calibrated range of a feature still counts as within, in widths of the range.
     pub support_margin: f32,
     /// The longest `Retry-After`, in seconds.
@@ -62,8 +63,7 @@ impl Settings {
             resume: 0.9,
             explore_every: 25,
             explore_seed: 0,
-            misfit: Fallback::Refuse,
-            unsupported: Fallback::Refuse,
+            unfit: Fallback::Refuse,
             support_margin: 0.1,
             retry_cap_s: 60,
             training_rows: 500,
@@ -118,6 +118,8 @@ impl Verdict {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Decision {
     pub verdict: Verdict,
+    /// The verdict before exploration and the best-effort lane: why a request that was not promised anything runs.
+    pub assessed: Verdict,
     /// U(x): the bound on the end-to-end latency, from now.
     pub bound_ms: Result<f64, NoBound>,
     pub alpha: Alpha,
@@ -211,11 +213,25 @@ impl Controller {
         };
         Decision {
             verdict,
+            assessed: verdict,
             bound_ms,
             alpha,
             features,
             estimate,
         }
+    }
+
+    /// Whether a promised request that is about to run beside `running` still fits `budget_ms`, which is what is
+    /// left of its SLO. One without a bound now is not judged by it.
+    #[must_use]
+    pub fn still_fits(&self, request: &Request, snapshot: &Snapshot, running: LaneLoad) -> bool {
+        let alpha = request.alpha.unwrap_or(self.settings.alpha);
+        let engine = Snapshot {
+            promised: running,
+            ..*snapshot
+        };
+        let now = self.predict(&request.context, &engine, alpha);
+        now.bound_ms.is_ok_and(|u| u <= request.budget_ms) || now.bound_ms.is_err()
     }
 
     /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run.
@@ -230,14 +246,9 @@ impl Controller {
     }
 
     fn fallback(&self, verdict: Verdict) -> Verdict {
-        let fallback = match verdict {
-            Verdict::Infeasible | Verdict::Overloaded => self.settings.misfit,
-            Verdict::Unsupported => self.settings.unsupported,
-            _ => return verdict,
-        };
-        match fallback {
-            Fallback::Refuse => verdict,
-            Fallback::BestEffort => Verdict::BestEffort,
+        match self.settings.unfit {
+            Fallback::BestEffort if !verdict.admits() => Verdict::BestEffort,
+            _ => verdict,
         }
     }
 }

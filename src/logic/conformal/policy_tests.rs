@@ -42,7 +42,7 @@ fn a_state_outside_of_the_calibration_gets_no_promise_by_setting() {
         "{refused:?}"
     );
     let mut c = controller(Settings {
-        unsupported: Fallback::BestEffort,
+        unfit: Fallback::BestEffort,
         ..without_exploring()
     });
     assert_eq!(
@@ -59,6 +59,39 @@ fn a_state_outside_of_the_calibration_gets_no_promise_by_setting() {
         strict.bound_ms,
         Err(NoBound::TooFew(TooFew { needed: 9999 }))
     );
+}
+
+#[test]
+fn what_does_not_fit_goes_to_the_lane_by_setting_and_says_why() {
+    let mut c = controller(Settings {
+        unfit: Fallback::BestEffort,
+        ..without_exploring()
+    });
+    for (budget_ms, assessed) in [(300.0, Verdict::Infeasible), (4000.0, Verdict::Overloaded)] {
+        let d = c.decide(&request(400, budget_ms), &engine(40));
+        assert_eq!((d.verdict, d.assessed), (Verdict::BestEffort, assessed));
+    }
+    let fits = c.decide(&request(64, 4000.0), &engine(0));
+    assert_eq!(fits.verdict, Verdict::Promised);
+}
+
+#[test]
+fn a_second_look_counts_what_runs_and_judges_nothing_without_a_bound() {
+    let c = controller(without_exploring());
+    let now = engine(30);
+    let alone = LaneLoad::default();
+    assert_eq!(
+        c.quote(&request(64, 4000.0), &now).verdict,
+        Verdict::Overloaded
+    );
+    assert!(c.still_fits(&request(64, 4000.0), &now, alone));
+    assert!(!c.still_fits(&request(64, 4000.0), &now, now.promised));
+    assert!(!c.still_fits(&request(64, -1.0), &now, alone));
+    let unknown = LaneLoad {
+        running: 9000,
+        ..alone
+    };
+    assert!(c.still_fits(&request(64, 1.0), &now, unknown));
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub struct Receipt {
     pub confidence: f64,
     pub slo_ms: Option<u64>,
     pub slo_met: Option<bool>,
+    /// Whether its promise looked lost when it was taken from the queue, so that it ran in the best-effort lane.
+    pub demoted: bool,
 }
 
 impl Verdict {
@@ -82,10 +84,11 @@ pub fn is_late(latency_ms: f64, bound_ms: f64) -> bool {
 }
 
 impl Answer {
-    /// The bound, if there is one.
+    /// The bound, if there is one that means something: not in the best-effort lane.
     #[must_use]
     pub fn bound_ms(&self) -> Option<u64> {
-        let bound = self.decision.bound_ms.ok()?;
+        let bound = self.decision.bound_ms.ok();
+        let bound = bound.filter(|_| self.decision.verdict != Verdict::BestEffort)?;
         Some(bound.ceil() as u64 + self.waited_ms.ceil() as u64)
     }
 
@@ -105,6 +108,7 @@ impl Answer {
             confidence: self.decision.confidence(),
             slo_ms,
             slo_met: slo_ms.map(|slo| actual_ms <= slo),
+            demoted: false,
         }
     }
 }

@@ -112,20 +112,22 @@ impl Snapshot {
         }
     }
 
-    /// The engine `seconds` later if nobody else is admitted: its work shrinks by the token rate, and
-    /// everything that is held because of that work shrinks in proportion.
+    /// The engine `seconds` later if nobody else is admitted: its work shrinks by the token rate, the promised
+    /// lane's first, and everything that is held because of that work shrinks in proportion.
     #[must_use]
     pub fn drained(&self, seconds: f64, idle: Pace) -> Self {
-        let work = (self.promised.output_tokens + self.best_effort.output_tokens) as f64;
+        let work = |lane: LaneLoad| lane.output_tokens as f64;
         let done = self.pace.tokens_per_s.max(0.0) * seconds;
-        if work <= done {
+        let over = (done - work(self.promised)).max(0.0);
+        if over >= work(self.best_effort) && done >= work(self.promised) {
             return Self::idle(idle);
         }
-        let left = 1.0 - done / work;
+        let part = |lane: LaneLoad, done: f64| (1.0 - done / work(lane).max(1.0)).max(0.0);
+        let left = part(self.promised, done);
         Self {
             admissions_seen: self.admissions_seen,
             promised: self.promised.scaled(left),
-            best_effort: self.best_effort.scaled(left),
+            best_effort: self.best_effort.scaled(part(self.best_effort, over)),
             kv_free: 1.0 - left * (1.0 - self.kv_free),
             pace: self.pace,
         }
@@ -173,5 +175,20 @@ mod tests {
         );
         assert_eq!(half.kv_free, 0.75);
         assert_eq!(busy.drained(10.0, IDLE), Snapshot::idle(IDLE));
+        let lane = LaneLoad {
+            running: 4,
+            output_tokens: 400,
+            ..LaneLoad::default()
+        };
+        let with_lane = Snapshot {
+            best_effort: lane,
+            ..busy
+        };
+        let half = with_lane.drained(5.0, IDLE);
+        assert_eq!((half.promised.output_tokens, half.best_effort), (500, lane));
+        let later = with_lane.drained(12.0, IDLE);
+        assert_eq!(later.promised, LaneLoad::default());
+        assert_eq!(later.best_effort.output_tokens, 200);
+        assert_eq!(with_lane.drained(14.0, IDLE), Snapshot::idle(IDLE));
     }
 }

@@ -2,13 +2,23 @@
 //!
 //! A feature's range runs between its `DEPTH`-th smallest and `DEPTH`-th largest value, plus a margin, so
 //! that one odd request doesn't open a whole regime. It only grows; idle traffic never reaches a busy state.
+//!
+//! The best-effort lane's load takes no state out of the support: the lane yields before it breaks a promise, and
+//! what it costs shows in the engine's pace, which is looked at. Else a lane that fills once would take away all
+//! promises, send everybody into the lane, and keep it full.
 
 use serde::{Deserialize, Serialize};
 
-use super::features::{COUNT, Features, NAMES};
+use super::features::{COUNT, Feature, Features, NAMES};
 
 /// How many observations must lie at or beyond an edge.
 const DEPTH: usize = 8;
+
+/// Features of the lane that yields.
+const YIELDING: [&str; 2] = [
+    NAMES[Feature::BestEffortRunning as usize],
+    NAMES[Feature::BestEffortTokens as usize],
+];
 
 /// See the module's text. Observing and asking are O(features).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -56,7 +66,7 @@ impl Support {
                 let slack = margin * (high - low).max(0.0);
                 (x >= low - slack && x <= high + slack, name)
             })
-            .find_map(|(inside, name)| (!inside).then_some(name))
+            .find_map(|(inside, name)| (!inside && !YIELDING.contains(&name)).then_some(name))
     }
 }
 
@@ -77,6 +87,17 @@ mod tests {
         let mut x = [1.0; COUNT];
         x[7] = waiting;
         Features(x)
+    }
+
+    #[test]
+    fn the_best_effort_lane_takes_no_promise_away() {
+        let support: Support = [at(0.0); 100].iter().collect();
+        let mut busy = at(0.0);
+        busy.0[Feature::BestEffortRunning as usize] = 9.0;
+        busy.0[Feature::BestEffortTokens as usize] = 900.0;
+        assert_eq!(support.outside(&busy, 0.1), None);
+        busy.0[Feature::StepMs as usize] = 90.0;
+        assert_eq!(support.outside(&busy, 0.1), Some("step_ms"));
     }
 
     #[test]

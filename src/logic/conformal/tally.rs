@@ -29,6 +29,10 @@ pub struct Tally {
     pub observed: Promises,
     pub explored: u64,
     pub best_effort: u64,
+    /// Promised requests that were moved to the best-effort lane when they were taken from the queue, or not run
+    /// at all. They are among the promised above: kept or missed.
+    pub demoted: u64,
+    pub revoked: u64,
     /// Ran before anything was calibrated.
     pub unbounded: u64,
 }

@@ -31,6 +31,8 @@ pub struct TraceRow {
     pub latency_ms: Option<f64>,
     /// Whether it would have taken longer, had its client stayed.
     pub censored: bool,
+    /// Whether it was promised something and ran in the best-effort lane all the same.
+    pub demoted: bool,
     pub completion_tokens: u32,
     pub cached_tokens: u32,
 }
@@ -97,6 +99,7 @@ pub(super) mod tests {
             outcome: "stop".into(),
             latency_ms,
             censored: false,
+            demoted: false,
             completion_tokens: 3,
             cached_tokens: 16,
         }

@@ -1,7 +1,9 @@
 //! What must hold for every plan. Named, so that the property tests and, behind `engine.check_invariants`,
 //! the running daemon call the same checks.
 
-use super::{Scheduler, step::StepPlan, step::Work};
+use super::Scheduler;
+use super::step::{RowPlan, StepPlan, Work};
+use crate::logic::request::Lane;
 
 /// Checks a plan that has just been made.
 ///
@@ -13,6 +15,33 @@ pub fn assert_plan<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
     within_budgets(scheduler, plan);
     removed_sequences_do_not_run(plan);
     cells_within_lease(scheduler, plan);
+    promised_before_best_effort(scheduler, plan);
+}
+
+/// Nobody of the best-effort lane computes a prompt while one of the others' gets less than it could, and
+/// nobody of it decodes while one of the others waits.
+fn promised_before_best_effort<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {
+    let of = |row: &RowPlan| &scheduler.running()[row.index];
+    let prefills = |row: &&RowPlan| matches!(row.work, Work::Prefill { .. });
+    let lane = |row: &&RowPlan| of(row).spec.yields();
+    if !plan.rows.iter().any(|r| lane(&r)) {
+        return;
+    }
+    let lane_prefills = plan.rows.iter().filter(prefills).any(|r| lane(&r));
+    for s in scheduler.of(Lane::Promised) {
+        let row = plan.rows.iter().find(|r| r.request == s.spec.id);
+        assert!(
+            row.is_some() || s.prefilling(),
+            "{} waits for the best-effort lane",
+            s.spec.id
+        );
+        let whole = row.is_some_and(|r| r.work.samples().is_some());
+        assert!(
+            !lane_prefills || whole,
+            "{}'s prompt waits for one of the best-effort lane",
+            s.spec.id
+        );
+    }
 }
 
 fn one_row_for_each_running_sequence<P>(scheduler: &Scheduler<P>, plan: &StepPlan) {

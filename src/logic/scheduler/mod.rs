@@ -5,17 +5,21 @@
 //! have grown.
 
 pub mod invariants;
+pub mod lane;
+mod plan;
 pub mod policy;
+mod preemption;
 pub mod step;
 
 use super::kv::{BLOCK_TOKENS, Lease, blocks_for};
 use super::prefix::NodeHandle;
-use super::request::{FinishReason, Outcome, RequestSpec};
+use super::request::{FinishReason, Lane, Outcome, RequestSpec};
 use super::time::Timestamp;
 use super::wait_queue::TakeRule;
 use crate::ids::{RequestId, SeqId, StepId, TokenId};
-use policy::{Policy, StepOrder};
-use step::{MemoryOp, RowPlan, RowResult, StepPlan, Work};
+use lane::{Allowance, Pace};
+use policy::Policy;
+use step::{MemoryOp, RowResult, StepPlan};
 
 /// Bounds of one step, in tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +94,10 @@ pub struct Scheduler<P> {
     ops: Vec<MemoryOp>,
     last_step: StepId,
     in_flight: bool,
+    pace: Pace,
+    /// Rows of the step that was done since the pace was looked at.
+    done: Option<usize>,
+    allowance: Allowance,
 }
 
 impl<P> Scheduler<P> {
@@ -103,14 +111,57 @@ impl<P> Scheduler<P> {
             ops: Vec::new(),
             last_step: StepId::default(),
             in_flight: false,
+            pace: Pace::default(),
+            done: None,
+            allowance: Allowance::ALL,
         }
     }
 
-    /// What to ask the wait queue for now, when `spoken_for` of the free seats are spoken for; `None` while no
-    /// seat is free.
+    /// What to ask the wait queue for now, when `spoken_for` of the seats are spoken for by requests outside of
+    /// the best-effort lane; `None` while no seat is free or to be had from that lane.
     #[must_use]
     pub fn take_rule(&self, spoken_for: usize) -> Option<TakeRule> {
-        self.policy.take_rule(self.running.len() + spoken_for)
+        let yielding = self.running.iter().filter(|s| s.spec.yields()).count();
+        let promised = self.running.len() - yielding;
+        let seats = self.policy.seats(promised + spoken_for);
+        let free = self.policy.seats(self.running.len() + spoken_for);
+        (seats > 0).then(|| TakeRule {
+            seats,
+            free: free.min(self.allowance.rows.saturating_sub(yielding)),
+            fill: self.policy.fill(),
+        })
+    }
+
+    /// How many more than there are seats would run with `newcomers`.
+    #[must_use]
+    pub fn seats_short(&self, newcomers: usize) -> usize {
+        (self.running.len() + newcomers).saturating_sub(self.policy.max_running())
+    }
+
+    /// Begins what happens between two steps, of which the last one took `step_us`: looks at the pace, decides
+    /// what the best-effort lane may do, and ends who is to be given up.
+    pub fn look(&mut self, now: Timestamp, step_us: f64) {
+        if let Some(rows) = self.done.take() {
+            self.pace.observe_step(step_us, rows);
+        }
+        for s in &mut self.running {
+            if s.ended.is_none() {
+                s.ended = s.spec.given_up(now, s.num_generated);
+            }
+        }
+        self.weigh(now);
+    }
+
+    /// Decides what the best-effort lane may do in the next step. To be asked again before [`Self::growth`] when
+    /// somebody has left: whom it made room for may be gone.
+    pub fn weigh(&mut self, now: Timestamp) {
+        self.allowance = self.pace.allowance(&self.running, now);
+    }
+
+    /// Running requests of which more was promised, or wanted, than is expected to be kept.
+    #[must_use]
+    pub fn late(&self, now: Timestamp) -> usize {
+        self.pace.late(&self.running, now)
     }
 
     /// Lets a request run.
@@ -141,11 +192,14 @@ impl<P> Scheduler<P> {
     }
 
     /// What the books must hear before the next step: who may write beyond what it has, and who has filled a
-    /// block since they last heard of it.
+    /// block since they last heard of it. The best-effort lane comes last.
     pub fn growth(&self, demands: &mut Vec<Growth>) {
         demands.clear();
-        for s in &self.running {
-            // Who has ended writes no more, but others may share what it has computed.
+        // Who has ended writes no more, but others may share what it has computed.
+        let ended = self.running.iter().filter(|s| s.ended.is_some());
+        let members = Lane::ALL.into_iter().flat_map(|lane| self.members(lane));
+        let go_on = members.map(|(_, s)| s).filter(|s| s.ended.is_none());
+        for s in ended.chain(go_on) {
             let writes = !s.prefilling() && s.ended.is_none();
             let tokens = s.num_computed + u32::from(writes);
             if tokens > s.lease.capacity() || tokens / BLOCK_TOKENS > s.booked / BLOCK_TOKENS {
@@ -161,36 +215,6 @@ impl<P> Scheduler<P> {
             s.booked = growth.tokens;
             s.lease.blocks = s.lease.blocks.max(blocks_for(growth.tokens));
         }
-    }
-
-    /// Takes the running sequence with the most slack (time to its deadline beyond what it still needs) off
-    /// its seat. Never the oldest request, so that something always finishes; `None` if there is no other.
-    /// `token_time_us` is what a token of a reply takes at the present pace.
-    pub fn preempt(&mut self, now: Timestamp, token_time_us: f64) -> Option<Sequence<P>> {
-        assert!(!self.in_flight, "its row is being computed");
-        let oldest = self
-            .running
-            .iter()
-            .map(|s| (s.spec.arrival, s.spec.id))
-            .min()?;
-        let slack = |s: &Sequence<P>| {
-            let left = f64::from(s.spec.max_tokens - s.num_generated) * token_time_us;
-            s.spec.deadline.0.saturating_sub(now.0) as f64 - left
-        };
-        let (index, _) = self
-            .running
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.ended.is_none() && (s.spec.arrival, s.spec.id) != oldest)
-            // One that has yielded before does so again only if nobody else can; among equals the one that
-            // came last has the least to lose.
-            .max_by(|(i, a), (j, b)| {
-                let fresh = b.spec.preempted.cmp(&a.spec.preempted);
-                fresh.then(slack(a).total_cmp(&slack(b))).then(i.cmp(j))
-            })?;
-        let mut s = self.running.remove(index);
-        s.spec.preempted = true;
-        Some(s)
     }
 
     /// Ends a request before its time. It leaves at the next sweep, after the step in flight if there is one.
@@ -214,6 +238,10 @@ impl<P> Scheduler<P> {
             match self.running[i].ended {
                 None => i += 1,
                 Some(outcome) => {
+                    let s = &self.running[i];
+                    if let Outcome::Finished(FinishReason::Stop | FinishReason::Length) = outcome {
+                        self.pace.observe_reply(&s.spec, s.num_generated);
+                    }
                     // `remove`, not `swap_remove`: the order of the running set is the order of admission.
                     left.push((self.running.remove(i), outcome));
                 }
@@ -221,47 +249,9 @@ impl<P> Scheduler<P> {
         }
     }
 
-    /// Fills `plan` with the next step and freezes it. An empty plan is no step.
-    pub fn plan(&mut self, plan: &mut StepPlan) {
-        assert!(!self.in_flight, "one step at a time");
-        plan.rows.clear();
-        plan.ops.clear();
-        plan.ops.append(&mut self.ops);
-        let prefill_due = self.running.iter().any(Sequence::prefilling);
-        if !(prefill_due && self.policy.order() == StepOrder::PrefillFirst) {
-            self.plan_decodes(plan);
-        }
-        if prefill_due {
-            self.plan_prefills(plan);
-        }
-        if !plan.is_empty() {
-            self.last_step = self.last_step.next();
-            self.in_flight = true;
-        }
-        plan.id = self.last_step;
-        plan.ahead = self.steps_ahead(plan);
-    }
-
-    /// Steps that may follow this one without anybody being asked: all rows decode, and nobody reaches its last
-    /// token or the end of a block before the last of them. What the model's memory is rid of is reported first.
-    fn steps_ahead(&self, plan: &StepPlan) -> u32 {
-        if !plan.ops.is_empty() || self.running.iter().any(Sequence::prefilling) {
-            return 0;
-        }
-        let of = |s: &Sequence<P>| {
-            let tokens_left = s.spec.max_tokens - s.num_generated;
-            let block_end = (s.booked / BLOCK_TOKENS + 1) * BLOCK_TOKENS - 1;
-            let room = s.lease.capacity().min(block_end);
-            tokens_left
-                .min(room.saturating_sub(s.num_computed))
-                .saturating_sub(1)
-        };
-        self.running.iter().map(of).min().unwrap_or(0)
-    }
-
     /// The step that was in flight has been followed by another, see [`StepPlan::follow`]: that one is in flight.
     pub fn followed(&mut self) {
-        debug_assert!(!self.in_flight, "its results come first");
+        assert!(!self.in_flight, "its results come first");
         self.last_step = self.last_step.next();
         self.in_flight = true;
     }
@@ -270,54 +260,6 @@ impl<P> Scheduler<P> {
     #[must_use]
     pub fn any_ended(&self) -> bool {
         self.running.iter().any(|s| s.ended.is_some())
-    }
-
-    fn plan_decodes(&self, plan: &mut StepPlan) {
-        for (index, s) in self.running.iter().enumerate() {
-            if let Some(token) = s.last_token.filter(|_| !s.prefilling()) {
-                let work = Work::Decode {
-                    position: s.num_computed,
-                    token,
-                    index: s.num_generated,
-                };
-                plan.rows.push(RowPlan {
-                    index,
-                    request: s.spec.id,
-                    seq: s.lease.seq,
-                    work,
-                });
-            }
-        }
-    }
-
-    /// Chunks in order of admission, so that a long prompt advances under a flood of short ones.
-    fn plan_prefills(&self, plan: &mut StepPlan) {
-        let room = self.limits.n_batch.saturating_sub(plan.tokens());
-        let mut budget = self.limits.prefill_budget.min(room);
-        for (index, s) in self
-            .running
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.prefilling())
-        {
-            if budget == 0 {
-                break;
-            }
-            let rest = s.prefill_end - s.num_computed;
-            let len = rest.min(budget);
-            budget -= len;
-            let work = Work::Prefill {
-                start: s.num_computed,
-                len,
-                samples: (len == rest).then_some(s.num_generated),
-            };
-            plan.rows.push(RowPlan {
-                index,
-                request: s.spec.id,
-                seq: s.lease.seq,
-                work,
-            });
-        }
     }
 
     /// Takes the results of the step in flight in. `deliver` is told each token of a reply and says whether
@@ -335,6 +277,8 @@ impl<P> Scheduler<P> {
             return Err(StaleStep);
         }
         self.in_flight = false;
+        // A step that only gives memory back says nothing of the pace.
+        self.done = Some(plan.rows.len()).filter(|rows| *rows > 0);
         for (row, result) in plan.rows.iter().zip(results) {
             // The running set only grows while a step is in flight, so the place still is the request's.
             let s = &mut self.running[row.index];
@@ -388,22 +332,24 @@ impl<P> Scheduler<P> {
         self.last_step
     }
 
-    /// Output tokens that the running requests may still ask for.
+    /// Output tokens that the running requests of a lane may still ask for.
     #[must_use]
-    pub fn tokens_remaining(&self) -> u64 {
-        self.running
-            .iter()
-            .map(|s| u64::from(s.spec.max_tokens - s.num_generated))
-            .sum()
+    pub fn tokens_remaining(&self, lane: Lane) -> u64 {
+        let left = |s: &Sequence<P>| u64::from(s.spec.max_tokens - s.num_generated);
+        self.of(lane).map(left).sum()
     }
 
-    /// Tokens that the running requests have to compute before they go on with their replies.
+    /// Tokens that the running requests of a lane have to compute before they go on with their replies.
     #[must_use]
-    pub fn prefill_remaining(&self) -> u64 {
-        self.running
-            .iter()
-            .map(|s| u64::from(s.prefill_end.saturating_sub(s.num_computed)))
-            .sum()
+    pub fn prefill_remaining(&self, lane: Lane) -> u64 {
+        let left = |s: &Sequence<P>| u64::from(s.prefill_end.saturating_sub(s.num_computed));
+        self.of(lane).map(left).sum()
+    }
+
+    /// What runs of a lane.
+    pub fn of(&self, lane: Lane) -> impl Iterator<Item = &Sequence<P>> {
+        let running = self.running.iter();
+        running.filter(move |s| s.spec.terms.lane == lane)
     }
 
     /// The bounds that plans keep.

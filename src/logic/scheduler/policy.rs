@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::wait_queue::{FillRule, TakeRule};
+use super::super::wait_queue::FillRule;
 
 /// What a step computes first when prompts and replies compete for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -32,28 +32,27 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// What to ask the wait queue for when `running` sequences run; `None` while no seat is to be had.
+    /// How many may join when `running` sequences run.
     #[must_use]
-    pub fn take_rule(self, running: usize) -> Option<TakeRule> {
+    pub fn seats(self, running: usize) -> usize {
         match self {
-            Self::Fifo => (running == 0).then_some(TakeRule {
-                seats: 1,
-                fill: None,
-            }),
+            Self::Fifo | Self::StaticBatch { .. } if running > 0 => 0,
+            _ => self.max_running().saturating_sub(running),
+        }
+    }
+
+    /// Whether a batch must fill before it starts.
+    #[must_use]
+    pub fn fill(self) -> Option<FillRule> {
+        match self {
             Self::StaticBatch {
                 batch,
                 fill_timeout,
-            } => (running == 0).then_some(TakeRule {
-                seats: batch,
-                fill: Some(FillRule {
-                    batch,
-                    timeout: fill_timeout,
-                }),
+            } => Some(FillRule {
+                batch,
+                timeout: fill_timeout,
             }),
-            Self::Continuous { max_running, .. } => {
-                let seats = max_running.saturating_sub(running);
-                (seats > 0).then_some(TakeRule { seats, fill: None })
-            }
+            Self::Fifo | Self::Continuous { .. } => None,
         }
     }
 
@@ -84,35 +83,17 @@ mod tests {
     #[test]
     fn only_the_continuous_policy_lets_a_request_join_a_running_batch() {
         let fill_timeout = Duration::from_millis(5);
-        let rule = |p: Policy, running| p.take_rule(running).map(|r| r.seats);
-        assert_eq!(rule(Policy::Fifo, 0), Some(1));
-        assert_eq!(rule(Policy::Fifo, 1), None);
-        assert_eq!(
-            rule(
-                Policy::StaticBatch {
-                    batch: 4,
-                    fill_timeout
-                },
-                0
-            ),
-            Some(4)
-        );
-        assert_eq!(
-            rule(
-                Policy::StaticBatch {
-                    batch: 4,
-                    fill_timeout
-                },
-                1
-            ),
-            None
-        );
-        let c = Policy::Continuous {
+        assert_eq!([0, 1].map(|running| Policy::Fifo.seats(running)), [1, 0]);
+        let batch = Policy::StaticBatch {
+            batch: 4,
+            fill_timeout,
+        };
+        assert_eq!([0, 1].map(|running| batch.seats(running)), [4, 0]);
+        let continuous = Policy::Continuous {
             max_running: 4,
             order: StepOrder::DecodeFirst,
         };
-        assert_eq!(rule(c, 0), Some(4));
-        assert_eq!(rule(c, 3), Some(1));
-        assert_eq!(rule(c, 4), None);
+        let seats = [0, 3, 4, 5].map(|running| continuous.seats(running));
+        assert_eq!(seats, [4, 1, 0, 0]);
     }
 }

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::policy::StepOrder;
+use super::step::Work;
 use super::*;
 use crate::logic::kv::{KvPool, Reservation};
+use crate::logic::request::Terms;
 use crate::logic::turn::world::World;
 use crate::logic::wait_queue::QueueOrder;
 
@@ -61,7 +64,9 @@ proptest! {
         for (op, x, says, max_tokens) in ops {
             match op {
                 0..=2 => {
-                    let id = submit(&mut w, 1 + x, says, max_tokens, u64::from(x));
+                    let prompt: Vec<i32> = (0..=x as i32).collect();
+                    let terms = Terms { lane: Lane::ALL[usize::from(op == 2)], ..Terms::default() };
+                    let id = w.submit_on(terms, &prompt, says, max_tokens, u64::from(x));
                     let reason = if says <= max_tokens { FinishReason::Stop } else { FinishReason::Length };
                     expected.insert(id, Outcome::Finished(reason));
                 }

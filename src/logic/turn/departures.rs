@@ -8,7 +8,7 @@ use crate::logic::scheduler::step::MemoryOp;
 impl<P: Payload> Turn<P> {
     /// Lets a sequence go: what the cache may keep of it is asked next, the rest is given back.
     pub(super) fn depart(&mut self, s: &Sequence<P>) {
-        self.starved = false;
+        self.memory_came_back();
         let tokens = s.payload.context();
         // Who was cancelled may have computed a token more than its payload has heard of.
         let known = s.num_computed.min(tokens.len() as u32);
@@ -65,6 +65,7 @@ impl<P: Payload> Turn<P> {
     fn go_on(&mut self) -> Ask {
         match self.after {
             After::Take => self.take(),
+            After::Match => self.look_up(),
             After::Reserve => self.reserve(),
         }
     }

@@ -60,14 +60,19 @@ impl<P: Payload> Engine<P> {
     }
 
     /// A turn, up to its plan, which is empty when there is nothing to do; `ended` hears of each request that
-    /// leaves. Gives when a batch that still fills is to be asked for again.
+    /// leaves. `step_us` is what the last step took. Gives when a batch that still fills is to be asked for again.
     pub fn turn(
         &mut self,
         now: Timestamp,
-        token_time_us: f64,
-        ended: impl FnMut(&RequestSpec, Outcome, P),
+        step_us: f64,
+        mut ended: impl FnMut(&RequestSpec, Outcome, P),
     ) -> Option<Timestamp> {
-        let ask = self.turn.begin(now, token_time_us);
+        while let Some((spec, payload)) = self.queue.take_expired(now) {
+            if let Some(outcome) = spec.given_up(now, payload.generated()) {
+                ended(&spec, outcome, payload);
+            }
+        }
+        let ask = self.turn.begin(now, step_us);
         self.answer(ask, now, ended)
     }
 
@@ -87,10 +92,14 @@ impl<P: Payload> Engine<P> {
                     let answers: Vec<_> = insertions.iter().map(|i| i.into_tree(tree)).collect();
                     self.turn.inserted(&answers)
                 }
-                Ask::Take(rule) => {
-                    let (n, again) = self.queue.ready(rule, now);
-                    ask_again = again;
-                    let taken = (0..n).filter_map(|_| self.queue.pop()).collect();
+                Ask::Take(mut rule) => {
+                    ask_again = self.queue.filling(&rule, now);
+                    let mut taken = Vec::new();
+                    while ask_again.is_none()
+                        && let Some(owned) = self.queue.take(&mut rule)
+                    {
+                        taken.push(owned);
+                    }
                     self.turn.taken(taken)
                 }
                 Ask::Match(queries) => {

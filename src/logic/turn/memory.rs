@@ -3,11 +3,12 @@
 use super::{After, Ask, BookEntry, Candidate, Evict, Given, Payload, Reserve, Reserved, Turn};
 use crate::logic::kv::{Demand, SharedPrefix, Shortfall};
 use crate::logic::request::Outcome;
-use crate::logic::scheduler::Start;
 use crate::logic::scheduler::step::MemoryOp;
+use crate::logic::scheduler::{Sequence, Start};
 
 impl<P: Payload> Turn<P> {
     pub(super) fn reserve(&mut self) -> Ask {
+        self.scheduler.weigh(self.now);
         self.scheduler.growth(&mut self.growth);
         let demand = |c: &Candidate<P>| Demand {
             prefix: c.hit.map(|h| SharedPrefix {
@@ -33,7 +34,7 @@ impl<P: Payload> Turn<P> {
         self.growth = answer.growth;
         if let Some(short) = answer.growth_short {
             // Nobody joins while those who run can't go on.
-            self.give_up();
+            self.postpone();
             return if self.caching && short.attainable {
                 self.evict(short)
             } else {
@@ -78,8 +79,37 @@ impl<P: Payload> Turn<P> {
                 self.run()
             }
             Some(short) if self.caching && short.attainable => self.evict(short),
-            Some(_) => self.give_up_some(),
+            Some(_) => self.make_room(),
         }
+    }
+
+    /// Newcomers find no memory and the cache has none to give: the best-effort lane yields its own to the others.
+    fn make_room(&mut self) -> Ask {
+        let yields = |c: &Candidate<P>| c.spec.yields();
+        let first = self.candidates.first();
+        if first.is_some_and(|c| !yields(c)) && self.preempt_best_effort() {
+            // What the cache takes in may change which sequence holds what they were matched with.
+            let hits = self.candidates.iter_mut().filter_map(|c| c.hit.take());
+            self.effects.unlock.extend(hits.map(|h| h.node));
+            return self.insert(After::Match);
+        }
+        self.give_up_some()
+    }
+
+    /// One of the best-effort lane yields its seat and its memory. False if none runs.
+    pub(super) fn preempt_best_effort(&mut self) -> bool {
+        let victim = self.scheduler.preempt_best_effort(self.now);
+        let any = victim.is_some();
+        if let Some(s) = victim {
+            self.let_yield(s);
+        }
+        any
+    }
+
+    fn let_yield(&mut self, s: Sequence<P>) {
+        self.depart(&s);
+        self.effects.preempted += 1;
+        self.effects.put_back.push((s.spec, s.payload));
     }
 
     /// Newcomers find no memory and nothing more can be had. While others run that is a matter of time; if
@@ -104,7 +134,12 @@ impl<P: Payload> Turn<P> {
 
     /// Candidates that find no memory go back to where they came from.
     fn give_up(&mut self) {
-        self.starved |= !self.candidates.is_empty();
+        self.starved |= self.candidates.iter().any(|c| !c.spec.yields());
+        self.lane_starved |= self.candidates.iter().any(|c| c.spec.yields());
+        self.postpone();
+    }
+
+    fn postpone(&mut self) {
         for c in self.candidates.drain(..) {
             self.effects.unlock.extend(c.hit.map(|h| h.node));
             self.effects.put_back.push((c.spec, c.payload));
@@ -141,7 +176,7 @@ impl<P: Payload> Turn<P> {
         } else if self.candidates.is_empty() {
             self.preempt()
         } else {
-            self.give_up_some()
+            self.make_room()
         }
     }
 
@@ -150,12 +185,10 @@ impl<P: Payload> Turn<P> {
         if self.sweep() {
             return self.insert(After::Reserve);
         }
-        let Some(s) = self.scheduler.preempt(self.now, self.token_time_us) else {
+        let Some(s) = self.scheduler.preempt(self.now) else {
             return self.let_go();
         };
-        self.depart(&s);
-        self.effects.preempted += 1;
-        self.effects.put_back.push((s.spec, s.payload));
+        self.let_yield(s);
         self.insert(After::Reserve)
     }
 

@@ -14,6 +14,9 @@
 //! What needs no answer is left in [`Effects`], to be carried out before the question is asked. Running
 //! requests always come before newcomers, and what runs before what is cached: memory is taken from the cache
 //! first, then from the running request with the most slack, never from the oldest.
+//!
+//! The best-effort lane stands behind all that: it yields seats and memory to running requests and newcomers of
+//! the other lane, takes neither from them, and is waited for by none of them.
 
 mod ask;
 mod departures;
@@ -27,7 +30,7 @@ pub use ask::{
 
 use super::kv::BLOCK_TOKENS;
 use super::prefix::Match;
-use super::request::{Outcome, RequestSpec};
+use super::request::{Lane, Outcome, RequestSpec};
 use super::scheduler::step::{RowResult, StepPlan};
 use super::scheduler::{Growth, Scheduler, Sequence, StaleStep};
 use super::time::Timestamp;
@@ -51,6 +54,7 @@ impl<P> Candidate<P> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum After {
     Take,
+    Match,
     Reserve,
 }
 
@@ -64,7 +68,8 @@ pub struct Turn<P> {
     candidates: Vec<Candidate<P>>,
     /// What the books are asked to make room for; away while they are asked.
     growth: Vec<Growth>,
-    /// Newcomers whose prompt begins with what another is just computing: they wait for that.
+    /// Newcomers whose prompt begins with what another is just computing: they wait for that. None of the
+    /// best-effort lane, so that their seats are spoken for.
     deferred: Vec<(RequestSpec, P)>,
     /// Sequences that have left and what of them the cache may keep, in the order in which it was asked.
     departing: Vec<Insertion>,
@@ -72,8 +77,9 @@ pub struct Turn<P> {
     progressed: Vec<SeqId>,
     /// Newcomers found no memory, and none has come back since.
     starved: bool,
+    /// The same of newcomers of the best-effort lane.
+    lane_starved: bool,
     now: Timestamp,
-    token_time_us: f64,
     pub effects: Effects<P>,
 }
 
@@ -91,8 +97,8 @@ impl<P: Payload> Turn<P> {
             departing: Vec::new(),
             progressed: Vec::new(),
             starved: false,
+            lane_starved: false,
             now: Timestamp(0),
-            token_time_us: 0.0,
             effects: Effects::default(),
         }
     }
@@ -108,21 +114,30 @@ impl<P: Payload> Turn<P> {
         self.scheduler.running_mut()
     }
 
+    /// Requests of a lane that run or are deferred.
+    #[must_use]
+    pub fn running(&self, lane: Lane) -> usize {
+        let deferred = self.deferred.iter();
+        let deferred = deferred.filter(|(spec, _)| spec.terms.lane == lane);
+        self.scheduler.of(lane).count() + deferred.count()
+    }
+
     /// Newcomers that wait for another's prefill, beside those that run.
     #[must_use]
     pub fn deferred(&self) -> usize {
         self.deferred.len()
     }
 
-    /// Output tokens that those who run or are deferred may still ask for, and tokens that they have to compute
-    /// before.
+    /// Output tokens that those of a lane who run or are deferred may still ask for, and tokens that they have to
+    /// compute before.
     #[must_use]
-    pub fn tokens_remaining(&self) -> (u64, u64) {
+    pub fn tokens_remaining(&self, lane: Lane) -> (u64, u64) {
         let deferred = self.deferred.iter();
-        deferred.fold(
+        let of_lane = deferred.filter(|(spec, _)| spec.terms.lane == lane);
+        of_lane.fold(
             (
-                self.scheduler.tokens_remaining(),
-                self.scheduler.prefill_remaining(),
+                self.scheduler.tokens_remaining(lane),
+                self.scheduler.prefill_remaining(lane),
             ),
             |(output, prefill), (spec, payload)| {
                 let generated = payload.generated();
@@ -144,10 +159,19 @@ impl<P: Payload> Turn<P> {
         self.scheduler.end(id, Outcome::Cancelled)
     }
 
-    /// Begins a turn. `token_time_us` is what a token of a reply takes at the present pace.
-    pub fn begin(&mut self, now: Timestamp, token_time_us: f64) -> Ask {
+    /// A request that runs or is deferred, for its terms to be changed: before a turn begins, not within one.
+    pub fn find_mut(&mut self, id: RequestId) -> Option<(&mut RequestSpec, &mut P)> {
+        let deferred = self.deferred.iter_mut().map(|(spec, p)| (spec, p));
+        let running = self.scheduler.running_mut().iter_mut();
+        deferred
+            .chain(running.map(|s| (&mut s.spec, &mut s.payload)))
+            .find(|(spec, _)| spec.id == id)
+    }
+
+    /// Begins a turn. `step_us` is what the last step took.
+    pub fn begin(&mut self, now: Timestamp, step_us: f64) -> Ask {
         self.now = now;
-        self.token_time_us = token_time_us;
+        self.scheduler.look(now, step_us);
         self.sweep();
         self.insert(After::Take)
     }
@@ -163,6 +187,11 @@ impl<P: Payload> Turn<P> {
         let any = ended.len() > before;
         self.effects.ended = ended;
         any
+    }
+
+    fn memory_came_back(&mut self) {
+        self.starved = false;
+        self.lane_starved = false;
     }
 
     /// Fills `plan` with the next step. An empty plan is no step.
@@ -202,7 +231,7 @@ impl<P: Payload> Turn<P> {
     ) -> Result<(), StaleStep> {
         self.scheduler.complete(plan, results, deliver)?;
         for seq in plan.emptied() {
-            self.starved = false;
+            self.memory_came_back();
             self.effects.books.push(BookEntry::Reusable { seq });
         }
         Ok(())
@@ -214,6 +243,8 @@ fn whole_blocks(tokens: u32) -> u32 {
     tokens / BLOCK_TOKENS * BLOCK_TOKENS
 }
 
+#[cfg(test)]
+mod lane_tests;
 #[cfg(test)]
 #[path = "turn_tests.rs"]
 mod tests;

@@ -1,10 +1,11 @@
 //! Who may join: taken from the wait queue, matched with what is cached, or deferred.
 
-use super::{Ask, Candidate, Payload, Query, Turn};
+use super::{After, Ask, Candidate, Payload, Query, Turn};
 use crate::ids::TokenId;
 use crate::logic::kv::BLOCK_TOKENS;
 use crate::logic::prefix::Match;
 use crate::logic::request::RequestSpec;
+use crate::logic::wait_queue::TakeRule;
 
 impl<P: Payload> Turn<P> {
     pub(super) fn take(&mut self) -> Ask {
@@ -12,6 +13,7 @@ impl<P: Payload> Turn<P> {
             return self.reserve();
         }
         match self.scheduler.take_rule(self.deferred.len()) {
+            Some(rule) if self.lane_starved => Ask::Take(TakeRule { free: 0, ..rule }),
             Some(rule) => Ask::Take(rule),
             None => self.taken(Vec::new()),
         }
@@ -31,6 +33,32 @@ impl<P: Payload> Turn<P> {
                 self.candidates.push(Candidate { spec, payload, hit });
             }
         }
+        // Who was moved to the other lane while it was deferred goes behind.
+        self.candidates.sort_by_key(|c| c.spec.terms.lane);
+        if self.make_seats() {
+            self.insert(After::Match)
+        } else {
+            self.look_up()
+        }
+    }
+
+    /// The best-effort lane yields the seats that newcomers take. Whether anybody has left.
+    fn make_seats(&mut self) -> bool {
+        let mut any = false;
+        while self.scheduler.seats_short(self.candidates.len()) > 0 {
+            // Who has ended meanwhile needs no seat.
+            if self.sweep() || self.preempt_best_effort() {
+                any = true;
+            } else {
+                debug_assert!(false, "more was taken than was asked for");
+                break;
+            }
+        }
+        any
+    }
+
+    /// Asks the cache for what it has of the candidates.
+    pub(super) fn look_up(&mut self) -> Ask {
         if self.caching && !self.candidates.is_empty() {
             let query = |c: &Candidate<P>| Query {
                 tokens: c.payload.context(),
@@ -47,19 +75,28 @@ impl<P: Payload> Turn<P> {
         for (mut c, hit) in std::mem::take(&mut self.candidates).into_iter().zip(hits) {
             c.hit = *hit;
             let prompt = c.payload.context();
+            // Nobody waits for the best-effort lane, which may pause.
+            let lane = c.spec.terms.lane;
             let ahead = |other: &P, computed: u32| {
                 let common = common_blocks(&prompt, &other.context());
                 common > c.cached() && common > computed
             };
             let waits = c.payload.cacheable()
                 && (self.scheduler.running().iter().any(|s| {
-                    s.prefilling() && s.payload.cacheable() && ahead(&s.payload, s.num_computed)
+                    s.spec.terms.lane <= lane
+                        && s.prefilling()
+                        && s.payload.cacheable()
+                        && ahead(&s.payload, s.num_computed)
                 }) || kept
                     .iter()
                     .any(|k| k.payload.cacheable() && ahead(&k.payload, k.cached())));
             if waits {
                 self.effects.unlock.extend(c.hit.map(|h| h.node));
-                self.deferred.push((c.spec, c.payload));
+                if c.spec.yields() {
+                    self.effects.put_back.push((c.spec, c.payload));
+                } else {
+                    self.deferred.push((c.spec, c.payload));
+                }
             } else {
                 kept.push(c);
             }

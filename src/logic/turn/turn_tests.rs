@@ -7,10 +7,10 @@ use super::engine::Seen;
 use super::world::{World, next_token};
 use super::*;
 use crate::logic::kv::{KvPool, Reservation};
-use crate::logic::request::FinishReason;
+use crate::logic::request::{FinishReason, Terms};
 use crate::logic::scheduler::StepLimits;
 use crate::logic::scheduler::policy::{Policy, StepOrder};
-use crate::logic::wait_queue::QueueOrder;
+use crate::logic::wait_queue::{QueueOrder, TakeRule};
 
 const PAGED: Reservation = Reservation::Paged {
     reserve_growth: false,
@@ -191,7 +191,12 @@ fn under_pressure_the_one_with_the_most_slack_yields_and_resumes_as_it_was() {
     while w.engine.seen.preempted == 0 {
         assert!(w.step(), "memory runs out");
     }
-    let waits = w.engine.queue.pop().map(|(spec, talk)| {
+    let mut rule = TakeRule {
+        seats: 1,
+        free: 1,
+        fill: None,
+    };
+    let waits = w.engine.queue.take(&mut rule).map(|(spec, talk)| {
         let id = spec.id;
         w.engine.queue.put_back(spec, talk);
         id
@@ -350,7 +355,14 @@ fn run(
             0..=2 => {
                 let mut prompt = text(seed, shared);
                 prompt.extend(text(8 + says as i32, 1 + (says as usize) % 7));
-                let id = w.submit(&prompt, says, 20, u64::from(says) * 7);
+                let soon = |often: u32| says.is_multiple_of(often).then(|| w.now.0 + shared as u64);
+                let at = |us: Option<u64>| us.map_or(Timestamp::NEVER, Timestamp);
+                let terms = Terms {
+                    lane: Lane::ALL[usize::from(op == 2)],
+                    due: at(soon(3)),
+                    drop_at: at(soon(7)),
+                };
+                let id = w.submit_on(terms, &prompt, says, 20, u64::from(says) * 7);
                 expected.insert(id, says.min(20));
             }
             3 | 4 => {
@@ -376,6 +388,8 @@ fn run(
     assert_eq!(w.ended.len(), expected.len());
     for (id, (outcome, said)) in &w.ended {
         match outcome {
+            Outcome::Finished(FinishReason::Slo) => assert!(said.len() as u32 <= expected[id]),
+            Outcome::Expired => assert!(said.is_empty(), "{id}"),
             Outcome::Finished(_) => assert_eq!(said.len() as u32, expected[id], "{id}"),
             _ => assert!(touched.contains(id), "{id} ended as {outcome:?}"),
         }

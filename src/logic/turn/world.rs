@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::ids::{RequestId, SeqId, TokenId};
 use crate::logic::kv::KvPool;
 use crate::logic::prefix::{EvictionOrder, PrefixCache};
-use crate::logic::request::{FinishReason, Outcome, RequestSpec};
+use crate::logic::request::{FinishReason, Outcome, RequestSpec, Terms};
 use crate::logic::scheduler::policy::Policy;
 use crate::logic::scheduler::step::{MemoryOp, RowResult, StepPlan, Work};
 use crate::logic::scheduler::{Scheduler, Sequence, StepLimits};
@@ -127,6 +127,17 @@ impl World {
         max_tokens: u32,
         deadline: u64,
     ) -> RequestId {
+        self.submit_on(Terms::default(), prompt, says, max_tokens, deadline)
+    }
+
+    pub fn submit_on(
+        &mut self,
+        terms: Terms,
+        prompt: &[i32],
+        says: u32,
+        max_tokens: u32,
+        deadline: u64,
+    ) -> RequestId {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         let prompt: Arc<[TokenId]> = prompt.iter().map(|t| TokenId(*t)).collect();
@@ -137,6 +148,7 @@ impl World {
             prompt_tokens: prompt.len() as u32,
             max_tokens,
             preempted: false,
+            terms,
         };
         self.prompts.insert(id, Arc::clone(&prompt));
         let talk = Talk {
