@@ -1,5 +1,6 @@
 //! What must be true when nothing runs.
 
+use cadenced::logic::prefix::Want;
 use cadenced::logic::scheduler::step::MemoryOp;
 
 use crate::Soak;
@@ -33,8 +34,15 @@ impl Soak {
 
     /// Empties the cache: all memory is free then.
     pub fn assert_nothing_leaked(&mut self) {
-        for seq in self.driver.engine.tree.clear() {
-            self.memory.carry_out(MemoryOp::Remove { seq, from: 0 });
+        let mut evicted = Vec::new();
+        let all = Want {
+            blocks: u32::MAX,
+            sequences: u32::MAX,
+        };
+        self.driver.engine.tree.evict(all, &mut evicted);
+        for e in evicted.iter().filter(|e| e.keep_tokens == 0) {
+            let (seq, from) = (e.seq, 0);
+            self.memory.carry_out(MemoryOp::Remove { seq, from });
             assert!(self.driver.engine.pool.retire(seq) && self.driver.engine.pool.reusable(seq));
         }
         let kv = self.driver.engine.pool.usage();

@@ -94,10 +94,6 @@ impl EvictionQueue {
         Some(leaf)
     }
 
-    pub fn clear(&mut self) {
-        self.leaves.clear();
-    }
-
     pub fn contains(&self, rank: Rank, leaf: NodeIndex) -> bool {
         self.leaves.contains(&(rank, leaf))
     }

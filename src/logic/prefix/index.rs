@@ -44,11 +44,6 @@ impl PrefixIndex {
         }
     }
 
-    pub(super) fn clear(&self) {
-        let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        cached.clear();
-    }
-
     pub(super) fn len(&self) -> usize {
         let cached = self.0.read().unwrap_or_else(PoisonError::into_inner);
         cached.len()

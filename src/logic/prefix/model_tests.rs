@@ -29,7 +29,6 @@ enum Op {
     /// Uses a handle that must be refused.
     Stale(usize),
     Evict(Want),
-    Clear,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -44,7 +43,6 @@ fn op() -> impl Strategy<Value = Op> {
         10 => Just(Op::Lock),
         8 => any::<usize>().prop_map(Op::Stale),
         20 => want.prop_map(Op::Evict),
-        1 => Just(Op::Clear),
     ]
 }
 
@@ -63,7 +61,6 @@ struct Reached {
     renamed: u64,
     locked_again: u64,
     stale: u64,
-    cleared_locked: u64,
 }
 
 fn run(order: EvictionOrder, ops: Vec<Op>, reached: &mut Reached) {
@@ -110,19 +107,6 @@ fn apply(op: Op, cache: &mut PrefixCache, m: &mut Model, reached: &mut Reached) 
             }
         }
         Op::Evict(want) => evict(want, cache, m, reached),
-        Op::Clear => {
-            reached.cleared_locked += u64::from(!m.locks.is_empty());
-            let mut ids = cache.clear();
-            ids.sort();
-            let mut owned: Vec<_> = m.leaves.drain(..).map(|(_, seq)| seq).collect();
-            owned.sort();
-            assert_eq!(ids, owned);
-            ids.into_iter().for_each(|seq| m.retire(seq));
-            m.stale.extend(std::mem::take(&mut m.handles).into_values());
-            m.ends.clear();
-            m.locks.clear();
-            m.last = None;
-        }
     }
 }
 
@@ -273,7 +257,6 @@ fn the_tree_agrees_with_the_model() {
         r.renamed,
         r.locked_again,
         r.stale,
-        r.cleared_locked,
     ];
     assert!(counts.iter().all(|&n| n >= often), "too seldom: {r:?}");
 }

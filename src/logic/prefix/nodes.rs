@@ -162,17 +162,6 @@ impl Nodes {
         self.vacate(leaf);
     }
 
-    /// Removes all but the root.
-    pub fn clear(&mut self) {
-        for n in (0..self.slots.len() as NodeIndex).rev() {
-            if !self[n].edge.is_empty() {
-                self.vacate(n);
-            }
-        }
-        self[ROOT].first_child = NIL;
-        self.buckets.fill(NIL);
-    }
-
     fn occupy(&mut self, edge: Box<[Block]>, depth: u32, chain: u64, seq: SeqId) -> NodeIndex {
         let mut node = Node {
             edge,

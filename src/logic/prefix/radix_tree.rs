@@ -129,24 +129,6 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// Forgets everything, locks as well, and returns the ids that it owned. Every handle is stale after it.
-    #[must_use = "the ids are the caller's to retire"]
-    pub fn clear(&mut self) -> Vec<SeqId> {
-        let leaves = self.nodes.live().filter(|&n| self.nodes[n].is_leaf());
-        let ids = leaves.map(|n| self.nodes[n].seq).collect();
-        self.nodes.clear();
-        self.queue.clear();
-        self.index.clear();
-        self.usage = PrefixUsage {
-            nodes: 0,
-            leaves: 0,
-            tokens_held: 0,
-            tokens_locked: 0,
-            ..self.usage
-        };
-        ids
-    }
-
     /// What it holds, for others to look up at any time.
     #[must_use]
     pub fn index(&self) -> PrefixIndex {

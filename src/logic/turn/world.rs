@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::ids::{RequestId, SeqId, TokenId};
 use crate::logic::kv::KvPool;
-use crate::logic::prefix::{EvictionOrder, PrefixCache};
+use crate::logic::prefix::{EvictionOrder, PrefixCache, Want};
 use crate::logic::request::{FinishReason, Outcome, RequestSpec, Terms};
 use crate::logic::scheduler::policy::Policy;
 use crate::logic::scheduler::step::{MemoryOp, RowResult, StepPlan, Work};
@@ -331,14 +331,20 @@ impl World {
         }
     }
 
-    /// All memory is free or cached, and clearing the cache frees the rest.
+    /// All memory is free or cached, and emptying the cache frees the rest.
     pub fn assert_nothing_leaked(&mut self) {
         assert!(self.engine.is_empty());
         let leaves = self.engine.tree.usage().leaves;
         assert_eq!(leaves, self.engine.pool.usage().sequences_cached);
-        for seq in self.engine.tree.clear() {
-            assert!(self.engine.pool.retire(seq));
-            assert!(self.engine.pool.reusable(seq));
+        let mut evicted = Vec::new();
+        let all = Want {
+            blocks: u32::MAX,
+            sequences: u32::MAX,
+        };
+        self.engine.tree.evict(all, &mut evicted);
+        for e in evicted.iter().filter(|e| e.keep_tokens == 0) {
+            assert!(self.engine.pool.retire(e.seq));
+            assert!(self.engine.pool.reusable(e.seq));
         }
         let usage = self.engine.pool.usage();
         assert_eq!(
