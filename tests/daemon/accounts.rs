@@ -56,7 +56,7 @@ fn every_request_is_counted_once_and_as_what_it_was() {
     let stats = d.idle();
     let expected = json!({
         "stop": 0, "length": 70, "cancelled": 22, "slow_reader": 0,
-        "invalid": 5, "refused": 5, "failed": 0, "drained": 0,
+        "invalid": 5, "refused": 5, "failed": 0, "drained": 0, "slo": 0, "expired": 0,
     });
     assert_eq!(stats["requests"], expected);
     for (outcome, n) in expected.as_object().unwrap() {
@@ -153,10 +153,12 @@ fn every_series_exists_from_the_start() {
     for outcome in [
         "stop",
         "length",
+        "slo",
         "cancelled",
         "slow_reader",
         "invalid",
         "refused",
+        "expired",
         "failed",
         "drained",
     ] {

@@ -91,7 +91,7 @@ fn ambiguous_framing_is_refused_and_nothing_behind_it_is_executed() {
         d.stats()["requests"],
         serde_json::json!({
             "stop": 0, "length": 0, "cancelled": 0, "slow_reader": 0,
-            "invalid": 0, "refused": 0, "failed": 0, "drained": 0,
+            "invalid": 0, "refused": 0, "failed": 0, "drained": 0, "slo": 0, "expired": 0,
         })
     );
     whole(&d, "and it serves", 3, true);

@@ -78,7 +78,7 @@ fn what_does_not_fit_goes_to_the_lane_by_setting_and_says_why() {
 #[test]
 fn a_second_look_counts_what_runs_and_judges_nothing_without_a_bound() {
     let c = controller(without_exploring());
-    let now = engine(30);
+    let now = engine(40);
     let alone = LaneLoad::default();
     assert_eq!(
         c.quote(&request(64, 4000.0), &now).verdict,
