@@ -286,7 +286,7 @@ impl World {
             .complete(&self.engine.plan, &results, deliver)
             .unwrap();
         self.steps += 1;
-        if uninterrupted && self.steps % 3 != 0 {
+        if uninterrupted && !self.steps.is_multiple_of(3) {
             self.follows = self.engine.follow(&results);
             self.followed += u64::from(self.follows);
         } else {
