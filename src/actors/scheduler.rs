@@ -14,6 +14,7 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 use super::handoff::Handoff;
 use crate::clock::Clock;
 use crate::job::Job;
+use crate::logic::conformal::pace::PaceMeter;
 use crate::logic::request::Outcome;
 use crate::logic::scheduler::invariants::assert_plan;
 use crate::logic::scheduler::step::{RowResult, Work};
@@ -25,7 +26,7 @@ use crate::messages::{
     Unlock, WorkWaiting,
 };
 use crate::telemetry::accounts::Accounts;
-use crate::telemetry::published::{Pace, Published};
+use crate::telemetry::published::Published;
 
 /// Those that the scheduler talks to.
 pub struct Peers {
@@ -55,7 +56,7 @@ pub struct Scheduler {
     buffers: Option<Box<StepBuffers>>,
     alarm: Option<SpawnHandle>,
     back_to_back: bool,
-    pace: Pace,
+    pace: PaceMeter,
 }
 
 impl Scheduler {
@@ -80,7 +81,7 @@ impl Scheduler {
             buffers: Some(Box::default()),
             alarm: None,
             back_to_back: false,
-            pace: Pace::default(),
+            pace: PaceMeter::default(),
         }
     }
 
@@ -283,8 +284,8 @@ impl Handler<StepDone> for Scheduler {
         // A step that only gives memory back says nothing of the pace.
         if !step.plan.rows.is_empty() {
             let seconds = step.model_time.as_secs_f64();
-            self.published
-                .observe_step(&mut self.pace, seconds, sampled as u32);
+            self.pace.observe(seconds, sampled as u32);
+            self.published.observe_step(&self.pace);
         }
         self.buffers = Some(step);
         self.begin();
