@@ -127,21 +127,14 @@ pub fn controller(
     effective: &EffectiveSettings,
 ) -> Promises {
     let admission = &config.admission;
-    let mut settings = settings(config);
-    let calibrator = calibrator(admission.mode);
     let told = admission.mode != AdmissionMode::Off;
     let Some(Calibration {
         artifact,
         model_sha256,
     }) = calibration
     else {
-        // Until the warm-up has measured it.
-        let unknown = Pace {
-            step_ms: 0.0,
-            tokens_per_s: 0.0,
-        };
         return Promises {
-            controller: Controller::learning(settings, calibrator, unknown),
+            controller: deployed(config, None),
             told,
             calibrated: false,
             mismatch: false,
@@ -149,14 +142,15 @@ pub fn controller(
     };
     let running = provenance(config, effective, model_sha256.clone());
     let mismatch = artifact.check(&running).err();
+    let mut controller = deployed(config, Some(artifact));
     if let Some(why) = &mismatch {
         warn(&admission.artifact, why, admission.trust_artifact);
         if !admission.trust_artifact {
-            settings.mode = Mode::Observe;
+            controller.observe_only();
         }
     }
     Promises {
-        controller: Controller::calibrated(settings, calibrator, artifact),
+        controller,
         told,
         calibrated: true,
         mismatch: mismatch.is_some(),
@@ -200,6 +194,22 @@ pub fn describe(config: &Config) -> Vec<String> {
         ])
     });
     lines.unwrap_or_else(|why| vec![format!("{}: {why}", path.display())])
+}
+
+/// The same without looking at what `artifact` was made for; without one, a controller that learns from what it
+/// admits, and hears of the idle engine's pace when the warm-up has measured it.
+#[must_use]
+pub fn deployed(config: &Config, artifact: Option<&Artifact>) -> Controller {
+    let settings = settings(config);
+    let calibrator = calibrator(config.admission.mode);
+    let unknown = Pace {
+        step_ms: 0.0,
+        tokens_per_s: 0.0,
+    };
+    match artifact {
+        Some(artifact) => Controller::calibrated(settings, calibrator, artifact),
+        None => Controller::learning(settings, calibrator, unknown),
+    }
 }
 
 fn warn(path: &Path, why: &dyn std::fmt::Display, trusted: bool) {

@@ -79,6 +79,8 @@ enum Command {
     Ladder(Box<ladder::LadderArgs>),
     /// The ladder in virtual time, beside what a clairvoyant could do.
     Simulate(twin::simulate::SimulateArgs),
+    /// Whether promises are kept at their level, in virtual time.
+    Coverage(twin::coverage::CoverageArgs),
     /// Makes the tables of the READMEs out of the results.
     Report(report::ReportArgs),
     /// Open-loop load on an OpenAI-compatible server, one record a request.
@@ -121,6 +123,7 @@ fn main() -> ExitCode {
         Command::Conformal(args) => conformal::run(&args),
         Command::Ladder(args) => ladder::run(&args),
         Command::Simulate(args) => twin::simulate::run(&args),
+        Command::Coverage(args) => twin::coverage::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => load::run::run(&args),
         Command::Summary(args) => load::again::run(&args),

@@ -1,13 +1,14 @@
 //! `report`: the tables of the READMEs and the figures of the ladders, made from bench/results alone.
 //!
 //! A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else in the files is left as
-//! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`), whose figures
-//! go into its subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the
+//! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`) or what came out of
+//! virtual time (`simulated`); their figures go into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the
 //! results say.
 
 mod conformal;
 mod ladder;
 pub mod markdown;
+mod simulated;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ pub use ladder::COMPARISON;
 use ladder::Ladder;
 
 const FILES: [&str; 3] = ["bench/README.md", "README.md", "bench/src/load/README.md"];
+
+const MISSING: &str = "Not measured yet.\n";
 
 #[derive(Args)]
 pub struct ReportArgs {
@@ -76,6 +79,7 @@ fn all(root: &Path, check: bool) -> Result<()> {
             ladder::figures::write(ladder, &folder)?;
         }
     }
+    stale.extend(simulated::figures(&results, check)?);
     for file in FILES {
         let path = root.join(file);
         let Ok(old) = std::fs::read_to_string(&path) else {
@@ -114,8 +118,10 @@ fn ladders(results: &Path) -> Result<BTreeMap<String, Ladder>> {
 
 /// The table called `name`, with a line on where its numbers come from.
 fn table(results: &Path, ladders: &BTreeMap<String, Ladder>, name: &str) -> Result<String> {
-    const MISSING: &str = "Not measured yet.\n";
     if let Some((folder, table)) = name.split_once('/') {
+        if let Some(text) = simulated::table(results, folder, table) {
+            return text;
+        }
         let known = ladder::TABLES.iter().find(|(n, _, _)| *n == table);
         let (_, _, render) = known.with_context(|| format!("there is no table called {table}"))?;
         return Ok(ladders.get(folder).map_or_else(

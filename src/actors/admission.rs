@@ -8,7 +8,6 @@
 //! admitted any more.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::{Actor, AsyncContext, Context, Handler, Recipient};
@@ -18,12 +17,11 @@ use crate::ids::TokenId;
 use crate::job::{Admitted, Job, Standing, Wish};
 use crate::logic::admission::{self, CapacityCap};
 use crate::logic::capacity::{CapacityExceeded, Reservation};
-use crate::logic::conformal::boosting::BoostParams;
 use crate::logic::conformal::controller::{Controller, Course};
 use crate::logic::conformal::policy::{Decision, Mode, Request, Verdict};
-use crate::logic::conformal::predictor::{Latency, Model, PredictorKind, Row};
+use crate::logic::conformal::predictor::{Latency, Model};
 use crate::logic::conformal::receipt::{Answer, Refusal};
-use crate::logic::conformal::snapshot::{AdmitContext, Snapshot};
+use crate::logic::conformal::snapshot::Snapshot;
 use crate::logic::prefix::PrefixIndex;
 use crate::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
@@ -64,19 +62,10 @@ pub struct Admission {
 impl Admission {
     fn request(&self, asked: &Asked, now: Timestamp) -> Request {
         let Asked { spec, wish, prompt } = asked;
-        let waited = now.since(spec.arrival);
-        let left = |slo: Duration| slo.as_secs_f64() - waited.as_secs_f64();
+        let cached = self.prefixes.probe(prompt, spec.prompt_tokens - 1);
         Request {
-            id: spec.id,
-            context: AdmitContext {
-                prompt_tokens: spec.prompt_tokens,
-                cached_prefix_tokens: self.prefixes.probe(prompt, spec.prompt_tokens - 1),
-                max_tokens: spec.max_tokens,
-                messages: wish.messages,
-            },
-            budget_ms: wish.slo.map_or(f64::INFINITY, |slo| left(slo) * 1e3),
-            alpha: wish.alpha,
             best_effort: wish.best_effort,
+            ..Request::at(now, spec, (wish.messages, cached), wish.slo, wish.alpha)
         }
     }
 
@@ -127,13 +116,13 @@ impl Admission {
         });
     }
 
-    /// Fits the first model beside everything else, once there is enough to fit it on.
+    /// Fits a model beside everything else, whenever one is due.
     fn fit(&mut self, ctx: &Context<Self>) {
         let Some(rows) = self.promises.controller.training_rows() else {
             return;
         };
         let me = ctx.address();
-        let fitting = move || match fit(&rows) {
+        let fitting = move || match Model::deployed(&rows) {
             Ok(model) => me.do_send(Fitted(model)),
             Err(e) => tracing::error!("the latency model could not be fitted: {e}"),
         };
@@ -156,10 +145,6 @@ struct Asked<'a> {
     wish: &'a Wish,
     /// What of it may be cached.
     prompt: &'a [TokenId],
-}
-
-fn fit(rows: &[Row]) -> Result<Model, impl std::fmt::Display + use<>> {
-    Model::fit(PredictorKind::Trees, rows, &BoostParams::default(), None)
 }
 
 impl Actor for Admission {
@@ -208,11 +193,7 @@ impl Handler<Submit> for Admission {
             waited_ms: now.since(spec.arrival).as_secs_f64() * 1e3,
         };
         self.accounts.metrics.decisions.count(decision.verdict);
-        if !decision.verdict.admits() {
-            let outcome = match decision.verdict {
-                Verdict::Infeasible => Outcome::Invalid,
-                _ => Outcome::Refused,
-            };
+        if let Some(outcome) = decision.verdict.refusal() {
             if let Some(traces) = &self.traces {
                 traces.write(traces::Row {
                     spec,
@@ -308,12 +289,7 @@ impl Handler<RequestEnded> for Admission {
     type Result = ();
 
     fn handle(&mut self, ended: RequestEnded, ctx: &mut Self::Context) {
-        let ms = ended.at.since(ended.admitted.at).as_secs_f64() * 1e3;
-        // Whoever did not get to the end would have taken longer than this.
-        let latency = match ended.outcome {
-            Outcome::Finished(FinishReason::Stop | FinishReason::Length) => Latency::Exact(ms),
-            _ => Latency::AtLeast(ms),
-        };
+        let latency = Latency::at_end(ended.outcome, ended.admitted.at, ended.at);
         let course = match (ended.outcome, ended.admitted.standing) {
             (Outcome::Finished(FinishReason::Slo) | Outcome::Expired, _) => Course::Stopped,
             (_, Standing::Revoked) => Course::Revoked,
@@ -380,7 +356,7 @@ impl Handler<Fitted> for Admission {
     type Result = ();
 
     fn handle(&mut self, Fitted(model): Fitted, _: &mut Self::Context) {
-        tracing::info!("a latency model is fitted; it is calibrated on what completes from now on");
+        tracing::info!("a latency model is fitted");
         self.promises.controller.adopt(model);
     }
 }

@@ -15,6 +15,7 @@ use super::handoff::Handoff;
 use crate::clock::Clock;
 use crate::job::Job;
 use crate::logic::admission::RetryAfter;
+use crate::logic::conformal::pace::PaceMeter;
 use crate::logic::request::{Lane, Outcome};
 use crate::logic::scheduler::invariants::assert_plan;
 use crate::logic::scheduler::step::{RowResult, Work};
@@ -26,7 +27,7 @@ use crate::messages::{
     Unkept, Unlock, WorkWaiting,
 };
 use crate::telemetry::accounts::Accounts;
-use crate::telemetry::published::{Pace, Published};
+use crate::telemetry::published::Published;
 
 /// Those that the scheduler talks to.
 pub struct Peers {
@@ -66,7 +67,7 @@ pub struct Scheduler {
     buffers: Option<Box<StepBuffers>>,
     alarm: Option<SpawnHandle>,
     back_to_back: bool,
-    pace: Pace,
+    pace: PaceMeter,
     /// What the last step took that computed something.
     step_us: f64,
     /// What is to take effect when the next turn begins.
@@ -95,7 +96,7 @@ impl Scheduler {
             buffers: Some(Box::default()),
             alarm: None,
             back_to_back: false,
-            pace: Pace::default(),
+            pace: PaceMeter::default(),
             step_us: 0.0,
             unkept: Vec::new(),
         }
@@ -334,8 +335,8 @@ impl Handler<StepDone> for Scheduler {
         if !step.plan.rows.is_empty() {
             let seconds = step.model_time.as_secs_f64();
             self.step_us = seconds * 1e6;
-            self.published
-                .observe_step(&mut self.pace, seconds, sampled as u32);
+            self.pace.observe(seconds, sampled as u32);
+            self.published.observe_step(&self.pace);
         }
         if step.followed {
             self.follow(step, now);

@@ -4,12 +4,11 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use crate::logic::admission::{EngineSnapshot, RetryAfter};
-use crate::logic::conformal::snapshot::{LaneLoad, Pace as EnginePace, Snapshot};
+use crate::logic::conformal::pace::{PaceMeter, pace_now};
+use crate::logic::conformal::snapshot::{LaneLoad, Pace, Snapshot};
 use crate::logic::conformal::tally::Tally;
-use crate::logic::ewma::Ewma;
 use crate::logic::kv::KvUsage;
 use crate::logic::prefix::PrefixUsage;
 use crate::logic::request::{Lane, RequestSpec};
@@ -111,10 +110,6 @@ pub struct AdmissionState {
     pub tally: Tally,
 }
 
-/// In how long an idle engine's averages come half way back to those of an engine that has been idle for
-/// long: what a burst has left behind says little of the request that comes a few seconds after it.
-const IDLE_HALF_LIFE: Duration = Duration::from_secs(1);
-
 /// An `f64` by its bits; NaN stands for "not measured yet".
 #[derive(Debug)]
 struct AtomicF64(AtomicU64);
@@ -135,40 +130,19 @@ impl AtomicF64 {
     }
 }
 
-/// The engine's pace, averaged where it is measured (in the scheduler) and published from there.
-#[derive(Debug)]
-pub struct Pace {
-    step_ms: Ewma,
-    tokens_per_s: Ewma,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        // About the last 20 steps: a second or two on a CPU.
-        Self {
-            step_ms: Ewma::new(0.05),
-            tokens_per_s: Ewma::new(0.05),
-        }
-    }
-}
-
 /// Held for a copy of a few words, and never across a panic: what it guards is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Published {
-    /// Takes a step's length and the tokens that it generated in.
-    pub fn observe_step(&self, pace: &mut Pace, seconds: f64, generated: u32) {
+    /// A step was measured.
+    pub fn observe_step(&self, pace: &PaceMeter) {
         self.steps.fetch_add(1, Relaxed);
-        pace.step_ms.observe(seconds * 1e3);
-        if generated > 0 && seconds > 0.0 {
-            pace.tokens_per_s.observe(f64::from(generated) / seconds);
-        }
-        if let Some(x) = pace.step_ms.get() {
+        if let Some(x) = pace.step_ms() {
             self.step_ms.set(x);
         }
-        if let Some(x) = pace.tokens_per_s.get() {
+        if let Some(x) = pace.tokens_per_s() {
             self.tokens_per_s.set(x);
         }
     }
@@ -257,16 +231,11 @@ impl Published {
     }
 
     /// What a promise is made of. `idle` is the pace of an engine that has been idle for long.
-    pub fn promise_snapshot(&self, now: Timestamp, idle: EnginePace) -> Snapshot {
+    pub fn promise_snapshot(&self, now: Timestamp, idle: Pace) -> Snapshot {
         let admissions_seen = self.admissions_seen.load(SeqCst);
-        let pace = EnginePace {
-            step_ms: self.step_ms().unwrap_or(idle.step_ms),
-            tokens_per_s: self.tokens_per_s().unwrap_or(idle.tokens_per_s),
-        };
-        let pace = match self.idle_since.load(Relaxed) {
-            0 => pace,
-            since => pace.relaxed(idle, now.since(Timestamp(since)), IDLE_HALF_LIFE),
-        };
+        let idle_since = Some(self.idle_since.load(Relaxed)).filter(|t| *t > 0);
+        let idle_for = idle_since.map(|t| now.since(Timestamp(t)));
+        let pace = pace_now(self.step_ms(), self.tokens_per_s(), idle_for, idle);
         Snapshot {
             admissions_seen,
             promised: self.lane(Lane::Promised).load(),

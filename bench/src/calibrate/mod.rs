@@ -20,7 +20,7 @@ use crate::load::run::{self, RunArgs};
 use crate::provenance::Provenance;
 use crate::serving::Serving;
 use crate::twin::fit::{self, Fit, TimedSteps};
-use crate::twin::rung::RUNGS;
+use crate::twin::rung::CAPPED;
 use grid::Predicted;
 use probe::{DecodeRow, PrefillRow, Size};
 
@@ -31,7 +31,7 @@ pub struct CalibrateArgs {
     pub serving: Serving,
     /// The configurations of the rungs, in their order. The first gives the lowest capacity that is measured, the
     /// last the highest.
-    #[arg(long, value_delimiter = ',', default_values = RUNGS)]
+    #[arg(long, value_delimiter = ',', default_values = CAPPED)]
     pub rungs: Vec<PathBuf>,
     #[arg(long, value_enum, default_value_t = Mix::Standard)]
     pub mix: Mix,

@@ -20,7 +20,7 @@ use crate::load::mix::Mix;
 use crate::load::quantile::fewest_for;
 use crate::provenance;
 use crate::serving::Serving;
-use crate::twin::rung::RUNGS;
+use crate::twin::rung::CAPPED;
 use plan::{Plan, Step};
 
 /// Sweeps rungs over rates and seeds, with a daemon of its own for each cell; goes on where it was killed.
@@ -29,7 +29,7 @@ pub struct LadderArgs {
     #[command(flatten)]
     pub serving: Serving,
     /// The configurations of the rungs, in their order.
-    #[arg(long, value_delimiter = ',', default_values = RUNGS)]
+    #[arg(long, value_delimiter = ',', default_values = CAPPED)]
     pub rungs: Vec<PathBuf>,
     /// What `calibrate` wrote: rates, SLO and mix, where they are not given.
     #[arg(

@@ -12,6 +12,7 @@ mod metric;
 mod queueing;
 mod sensitivity;
 mod speed;
+mod twin;
 mod worse;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +47,8 @@ pub struct Ladder {
     is_comparison: bool,
     /// Bound on the time to the end of an answer.
     pub slo_s: Option<f64>,
+    /// What its cost model is from.
+    calibration: Option<PathBuf>,
     /// By rung, rate and seed.
     cells: Vec<Cell>,
 }
@@ -71,6 +74,7 @@ pub const TABLES: &[(&str, &str, Render)] = &[
         "Queueing's share of the time to the first token",
         queueing::table,
     ),
+    ("twin", "Goodput measured and simulated", twin::table),
     (
         "worse",
         "What got worse by over 5% from one rung to the next",
@@ -144,6 +148,7 @@ impl Ladder {
             name,
             is_comparison: folder.join(COMPARISON).exists(),
             slo_s,
+            calibration: twin::calibration(folder),
             cells,
         };
         ladder.refuse().with_context(|| ladder.name.clone())?;

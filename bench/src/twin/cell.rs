@@ -1,5 +1,9 @@
 //! One run of the grid, as the records of its clients would tell it.
 
+use std::collections::BTreeMap;
+
+use cadenced::logic::conformal::policy::Verdict;
+use cadenced::logic::conformal::receipt::is_late;
 use cadenced::logic::request::Outcome;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +37,8 @@ pub struct Cell {
     pub offered: usize,
     pub finished: usize,
     pub shed: usize,
+    /// By the word of the daemon's error.
+    pub shed_by_reason: BTreeMap<String, usize>,
     pub gave_up: usize,
     /// Neither ended nor refused when the arrivals ended; they are among the others, since the run went on.
     pub in_flight_at_end: usize,
@@ -42,6 +48,81 @@ pub struct Cell {
     pub queue_grows: bool,
     pub ttft_s: Quantiles,
     pub e2e_s: Quantiles,
+    /// Of the prompt tokens of what was answered, those that came out of the prefix cache.
+    pub cached_share: Option<f64>,
+    /// Where somebody decides by a bound.
+    pub promises: Option<Promises>,
+}
+
+/// What was promised in a cell, and what became of it.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Promises {
+    pub kept: usize,
+    pub missed: usize,
+    /// Their clients left.
+    pub censored: usize,
+    /// Admitted without a promise: whatever the bound said, and before there was one to look at.
+    pub explored: usize,
+    pub observed: usize,
+    /// Means over the promises that were seen to their end.
+    pub bound_s: Option<f64>,
+    pub actual_s: Option<f64>,
+}
+
+impl Promises {
+    /// Those seen to their end.
+    pub fn n(&self) -> usize {
+        self.kept + self.missed
+    }
+
+    /// Of `requests` with these fates; `None` if nothing was decided.
+    pub fn of(fates: &[Fate], requests: &[Request]) -> Option<Self> {
+        fates.iter().find_map(|f| f.decision)?;
+        let (mut this, mut bound_ms, mut actual_ms) = (Self::default(), 0.0, 0.0);
+        for (fate, request) in fates.iter().zip(requests) {
+            match fate.decision.map(|d| d.verdict) {
+                Some(Verdict::Explored) => this.explored += 1,
+                Some(Verdict::Observed) => this.observed += 1,
+                _ => {}
+            }
+            match fate.is_kept(request) {
+                None => this.censored += usize::from(fate.promised_ms().is_some()),
+                Some(kept) => {
+                    let count = if kept {
+                        &mut this.kept
+                    } else {
+                        &mut this.missed
+                    };
+                    *count += 1;
+                    bound_ms += fate.promised_ms().unwrap_or(0.0);
+                    actual_ms += fate.latency_ms(request);
+                }
+            }
+        }
+        let mean_s = |sum: f64| (this.n() > 0).then(|| sum / this.n() as f64 * 1e-3);
+        (this.bound_s, this.actual_s) = (mean_s(bound_ms), mean_s(actual_ms));
+        Some(this)
+    }
+}
+
+impl Fate {
+    /// From its arrival to its end.
+    pub fn latency_ms(&self, request: &Request) -> f64 {
+        (self.end_us - request.at_us) as f64 * 1e-3
+    }
+
+    /// The bound, if it was promised.
+    pub fn promised_ms(&self) -> Option<f64> {
+        let decision = self.decision.filter(|d| d.verdict == Verdict::Promised)?;
+        decision.bound_ms.ok()
+    }
+
+    /// Whether the promise was kept; `None` where there was none or its client left.
+    pub fn is_kept(&self, request: &Request) -> Option<bool> {
+        let bound_ms = self.promised_ms()?;
+        let is_finished = matches!(self.outcome, Outcome::Finished(_));
+        is_finished.then(|| !is_late(self.latency_ms(request), bound_ms))
+    }
 }
 
 /// What the cells of one load and seed share.
@@ -67,8 +148,7 @@ pub fn cell(trial: &Trial, offered: &Offered, mode: Mode) -> Cell {
         Mode::Logic => trial.run(&offered.requests),
         Mode::Actors => actors::run(trial, &offered.requests),
     };
-    let pairs = fates.iter().zip(&offered.requests);
-    let records: Vec<Record> = pairs.map(|(f, r)| record(f, r)).collect();
+    let records = records(&fates, &offered.requests);
     let duration_s = offered.seconds();
     let slo_s = trial.slo_us.map(|us| us as f64 * 1e-6);
     let summary = metrics::summarize(&records, metrics::window(duration_s, 0.0, 0.0), slo_s);
@@ -82,6 +162,7 @@ pub fn cell(trial: &Trial, offered: &Offered, mode: Mode) -> Cell {
         offered: summary.requests,
         finished: summary.completed,
         shed: summary.shed,
+        shed_by_reason: summary.shed_by_reason,
         gave_up: summary.censored,
         in_flight_at_end: fates.iter().filter(|f| f.end_us > end_us).count(),
         within_slo: slo.within,
@@ -90,17 +171,29 @@ pub fn cell(trial: &Trial, offered: &Offered, mode: Mode) -> Cell {
         queue_grows: summary.queue_grows,
         ttft_s: summary.ttft,
         e2e_s: summary.e2e,
+        cached_share: summary.cached_share,
+        promises: Promises::of(&fates, &offered.requests),
     }
+}
+
+/// The fates of `requests` as their clients would have recorded them.
+pub fn records(fates: &[Fate], requests: &[Request]) -> Vec<Record> {
+    let pairs = fates.iter().zip(requests);
+    pairs.map(|(f, r)| record(f, r)).collect()
 }
 
 /// A fate as its client would have recorded it, but for the frames between the first and the last.
 fn record(fate: &Fate, request: &Request) -> Record {
+    let verdict = fate.decision.map(|d| d.verdict);
     let status = match fate.outcome {
         Outcome::Finished(_) => Some(200),
         Outcome::Refused => Some(503),
+        Outcome::Invalid if verdict == Some(Verdict::Infeasible) => Some(422),
         Outcome::Invalid => Some(400),
         _ => fate.first_token_us.map(|_| 200),
     };
+    let refused = matches!(fate.outcome, Outcome::Refused | Outcome::Invalid);
+    let code = || verdict.map_or_else(|| "capacity".into(), |v| format!("slo_{}", v.label()));
     let is_finished = matches!(fate.outcome, Outcome::Finished(_));
     Record {
         max_tokens: request.max_tokens,
@@ -110,9 +203,15 @@ fn record(fate: &Fate, request: &Request) -> Record {
         last_frame_us: is_finished.then_some(fate.end_us),
         finish_us: fate.end_us,
         status,
+        code: refused.then(code),
         censored: fate.outcome == Outcome::Cancelled,
         prompt_tokens: is_finished.then_some(request.prompt_tokens),
+        cached_tokens: fate.cached_tokens.filter(|_| is_finished),
         completion_tokens: is_finished.then_some(fate.generated),
+        bound_ms: fate.decision.and_then(|d| d.bound_ms.ok()),
+        verdict: verdict.map(|v| v.label().to_owned()),
+        level: fate.decision.map(|d| d.confidence()),
+        kept: fate.is_kept(request),
         ..Record::default()
     }
 }

@@ -128,6 +128,15 @@ impl StepCost {
             + self.cached_token_ps * step.cached_tokens
     }
 
+    /// Picoseconds of each of `steps` such steps as [`Self::of_decodes`] adds up.
+    pub fn decodes(self, first: Composition, steps: u32) -> impl ExactSizeIterator<Item = u64> {
+        let (start, growth) = (
+            self.of(first),
+            self.cached_token_ps * u64::from(first.decode_seqs),
+        );
+        (0..steps).map(move |i| start + growth * u64::from(i))
+    }
+
     /// Picoseconds of `steps` steps of decoding, the first of which is `first`: each finds one more token
     /// of each sequence in the cache.
     pub fn of_decodes(&self, first: Composition, steps: u32) -> u64 {
@@ -170,6 +179,7 @@ mod tests {
                 step.cached_tokens += u64::from(seqs);
             }
             prop_assert_eq!(cost.of_decodes(first, steps), sum);
+            prop_assert_eq!(cost.decodes(first, steps).sum::<u64>(), sum);
             prop_assert_eq!(cost.decodes_begun(first, steps, within), begun);
         }
     }

@@ -1,6 +1,6 @@
-//! One daemon without actors: the capacity cap, and the engine's logic behind it, called in the order in which the
-//! actors call them. With `job`, the only file of the twin that knows `logic`'s moving
-//! parts.
+//! One daemon without actors: the capacity cap, admission by a bound where there is one, and the engine's logic
+//! behind them, called in the order in which the actors call them. With `job` and `admission`, the only file of the
+//! twin that knows `logic`'s moving parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,8 @@ use std::time::Duration;
 use cadenced::ids::{RequestId, TokenId};
 use cadenced::logic::admission::{CapacityCap, EngineSnapshot, RetryAfter, Verdict};
 use cadenced::logic::capacity::Capacity;
+use cadenced::logic::conformal::controller::Controller;
+use cadenced::logic::conformal::policy::Decision;
 use cadenced::logic::kv::BLOCK_TOKENS;
 use cadenced::logic::prefix::PrefixCache;
 use cadenced::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
@@ -18,7 +20,8 @@ use cadenced::logic::turn::Turn;
 use cadenced::logic::turn::engine::Engine;
 use cadenced::logic::wait_queue::WaitQueue;
 
-use super::cost::Composition;
+use super::admission::{Admission, Admitted};
+use super::cost::{Composition, PS_PER_US};
 use super::job::Job;
 use super::rung::Rung;
 use super::text::Text;
@@ -44,10 +47,30 @@ pub struct Steady {
     pub ends_with_an_arrival: bool,
 }
 
+/// A request at the door.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Entry {
+    /// How it ended at once; `None` if it waits from now on.
+    pub refused: Option<Outcome>,
+    /// `None` if it did not come so far, or nobody decides.
+    pub decision: Option<Decision>,
+}
+
+/// A request that leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Departure {
+    pub id: RequestId,
+    pub outcome: Outcome,
+    pub generated: u32,
+    /// `None` if it never started.
+    pub cached_tokens: Option<u32>,
+}
+
 /// See the module's text.
 pub struct Daemon {
     capacity: Arc<Capacity>,
-    admission: CapacityCap,
+    cap: CapacityCap,
+    admission: Option<Admission>,
     engine: Engine<Job>,
     caches: bool,
     results: Vec<RowResult>,
@@ -57,18 +80,20 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// An empty daemon.
-    pub fn new(rung: &Rung) -> Self {
+    /// An empty daemon; `controller` decides behind its capacity cap.
+    pub fn new(rung: &Rung, controller: Option<Controller>) -> Self {
         Self {
             capacity: Capacity::new(rung.capacity),
-            admission: CapacityCap {
+            admission: controller.map(Admission::new),
+            cap: CapacityCap {
                 retry: RetryAfter {
                     cap: Duration::from_secs(60),
                 },
             },
             engine: Engine::new(
                 Turn::new(Scheduler::new(rung.policy, rung.limits), rung.caches()),
-                WaitQueue::new(rung.order, rung.capacity.requests.saturating_add(1)),
+                WaitQueue::new(rung.order, rung.capacity.requests.saturating_add(1))
+                    .counting_prefill(|spec, job: &Job| job.prefill_tokens(spec)),
                 rung.config.kv_pool(),
                 PrefixCache::new(rung.config.prefix.eviction),
                 false,
@@ -81,20 +106,18 @@ impl Daemon {
     }
 
     /// A request arrives: it waits from now on, or is refused.
-    ///
-    /// # Errors
-    /// How it ended at once.
-    pub fn submit(
-        &mut self,
-        spec: RequestSpec,
-        text: Text,
-        answer_tokens: u32,
-    ) -> Result<(), Outcome> {
+    pub fn submit(&mut self, spec: RequestSpec, text: Text, answer_tokens: u32) -> Entry {
+        let refused = |outcome, decision| Entry {
+            refused: Some(outcome),
+            decision,
+        };
         let bytes = spec.prompt_tokens as usize * BYTES_PER_TOKEN;
-        let mut reservation = self.capacity.reserve(bytes).map_err(|_| Outcome::Refused)?;
+        let Ok(mut reservation) = self.capacity.reserve(bytes) else {
+            return refused(Outcome::Refused, None);
+        };
         let context = self.engine.pool.sequence_tokens_max();
         if spec.prompt_tokens >= context {
-            return Err(Outcome::Invalid);
+            return refused(Outcome::Invalid, None);
         }
         let room = (context - spec.prompt_tokens).min(self.max_output_tokens);
         let spec = RequestSpec {
@@ -108,45 +131,88 @@ impl Daemon {
             // Only for Retry-After, and nobody here comes back.
             tokens_per_s: None,
         };
-        match self.admission.decide(&spec, &mut reservation, &snapshot) {
-            Verdict::Admit => {
-                let text = self.caches.then_some(text);
-                let job = Job::new(&spec, text, answer_tokens, reservation);
-                self.engine
-                    .queue
-                    .push(spec, job)
-                    .map_err(|_| Outcome::Refused)
+        if self.cap.decide(&spec, &mut reservation, &snapshot) != Verdict::Admit {
+            return refused(Outcome::Refused, None);
+        }
+        let text = self.caches.then_some(text);
+        let mut job = Job::new(&spec, text, answer_tokens, reservation);
+        let mut decided = None;
+        if let Some(admission) = &mut self.admission {
+            let slo =
+                (spec.deadline != Timestamp::NEVER).then(|| spec.deadline.since(spec.arrival));
+            let (request, decision) = admission.decide(&spec, &job, &self.engine, slo);
+            if let Some(outcome) = decision.verdict.refusal() {
+                return refused(outcome, Some(decision));
             }
-            Verdict::Refuse { .. } => Err(Outcome::Refused),
+            job.admitted = Some(Admitted {
+                decision,
+                at: spec.arrival,
+                prefill_tokens: request.context.new_prefill_tokens(),
+            });
+            decided = Some((request, decision));
+        }
+        let decision = decided.map(|(_, decision)| decision);
+        if self.engine.queue.push(spec, job).is_err() {
+            return refused(Outcome::Refused, decision);
+        }
+        if let (Some(admission), Some((request, decision))) = (&mut self.admission, &decided) {
+            admission.admitted(request, decision);
+        }
+        Entry {
+            refused: None,
+            decision,
         }
     }
 
     /// Its client has left.
-    pub fn cancel(&mut self, id: RequestId) {
-        if self.engine.queue.remove(id).is_none() {
-            self.cancelled |= self.engine.turn.cancel(id);
+    pub fn cancel(&mut self, id: RequestId, now: Timestamp) {
+        match self.engine.queue.remove(id) {
+            Some((_, job)) => {
+                if let (Some(admission), Some(admitted)) = (&mut self.admission, &job.admitted) {
+                    admission.ended(admitted, Outcome::Cancelled, now);
+                }
+            }
+            None => self.cancelled |= self.engine.turn.cancel(id),
         }
     }
 
-    /// A turn, up to its step. `ended` hears of each request that leaves, how, and how many tokens it had.
-    /// `token_time_us` is what the last step took.
+    /// A turn, up to its step. `ended` hears of each request that leaves. `token_time_us` is what the last step took.
     pub fn turn(
         &mut self,
         now: Timestamp,
         token_time_us: f64,
-        mut ended: impl FnMut(RequestId, Outcome, u32),
+        mut ended: impl FnMut(Departure),
     ) -> Planned {
         self.cancelled = false;
-        let leaves = |spec: &RequestSpec, outcome, job: Job| ended(spec.id, outcome, job.generated);
+        let admission = &mut self.admission;
+        let leaves = |spec: &RequestSpec, outcome, job: Job| {
+            if let (Some(admission), Some(admitted)) = (admission.as_mut(), &job.admitted) {
+                admission.ended(admitted, outcome, now);
+            }
+            ended(Departure {
+                id: spec.id,
+                outcome,
+                generated: job.generated,
+                cached_tokens: job.cached_tokens,
+            });
+        };
         let ask_again = self.engine.turn(now, token_time_us, leaves);
+        if let Some(admission) = &mut self.admission {
+            admission.planned(&self.engine, now);
+        }
         if self.engine.plan.is_empty() {
             return Planned::Idle { ask_again };
         }
         Planned::Step(Composition::of(&self.engine.plan))
     }
 
-    /// The step in flight is done. `first_token` hears of each answer that has begun.
-    pub fn complete(&mut self, mut first_token: impl FnMut(RequestId)) {
+    /// Whether what it decides depends on what it was like at that moment.
+    pub fn watches(&self) -> bool {
+        self.admission.is_some()
+    }
+
+    /// The step in flight is done, and took so long. `first_token` hears of each answer that has begun.
+    pub fn complete(&mut self, step_ps: u64, mut first_token: impl FnMut(RequestId)) {
         self.results.clear();
         // Which token it is matters to nobody.
         let result = |samples| match samples {
@@ -168,6 +234,14 @@ impl Daemon {
             .turn
             .complete(&self.engine.plan, &self.results, deliver);
         debug_assert!(done.is_ok(), "the plan in hand is the step in flight");
+        let sampled = |r: &&RowResult| matches!(r, RowResult::Sampled(_));
+        // A step that only gives memory back says nothing of the pace.
+        if let Some(admission) = &mut self.admission
+            && !self.results.is_empty()
+        {
+            let generated = self.results.iter().filter(sampled).count();
+            admission.stepped(seconds(step_ps), generated as u32);
+        }
     }
 
     /// The steps from here on in which nothing can change. To be asked between [`Self::complete`] and
@@ -202,12 +276,17 @@ impl Daemon {
         })
     }
 
-    /// Takes `steps` of the steady steps at once.
-    pub fn skip(&mut self, steps: u32) {
+    /// Takes steady steps at once, each of which takes what `steps_ps` says of it.
+    pub fn skip(&mut self, steps_ps: impl ExactSizeIterator<Item = u64>) {
+        let steps = steps_ps.len() as u32;
         for s in self.engine.turn.running_mut() {
             s.num_computed += steps;
             s.num_generated += steps;
             s.payload.generated = s.num_generated;
+        }
+        if let Some(admission) = &mut self.admission {
+            let generated = self.engine.turn.scheduler().running().len() as u32;
+            steps_ps.for_each(|ps| admission.stepped(seconds(ps), generated));
         }
     }
 
@@ -215,4 +294,8 @@ impl Daemon {
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty() && self.capacity.held().requests == 0
     }
+}
+
+fn seconds(ps: u64) -> f64 {
+    ps as f64 / PS_PER_US as f64 * 1e-6
 }

@@ -3,11 +3,13 @@
 //! microsecond.
 
 use cadenced::ids::RequestId;
+use cadenced::logic::conformal::controller::Controller;
+use cadenced::logic::conformal::policy::Decision;
 use cadenced::logic::request::{Outcome, RequestSpec, Terms};
 use cadenced::logic::time::Timestamp;
 
-use super::cost::{PS_PER_US, StepCost};
-use super::daemon::{Daemon, Planned};
+use super::cost::{Composition, PS_PER_US, StepCost};
+use super::daemon::{Daemon, Departure, Planned};
 use super::rung::Rung;
 use super::text::Text;
 
@@ -33,12 +35,16 @@ impl Request {
 }
 
 /// What became of a request. Times in microseconds, rounded up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fate {
     pub outcome: Outcome,
     pub first_token_us: Option<u64>,
     pub end_us: u64,
     pub generated: u32,
+    /// Prompt tokens that came out of the prefix cache; `None` if it never started.
+    pub cached_tokens: Option<u32>,
+    /// What was decided on it; `None` where nobody does, and if the capacity cap refused it.
+    pub decision: Option<Decision>,
 }
 
 impl Fate {
@@ -55,10 +61,13 @@ pub fn count_within(fates: &[Fate], requests: &[Request], slo_us: u64) -> usize 
 }
 
 /// A cell without its requests.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Trial {
     pub rung: Rung,
     pub cost: StepCost,
+    /// Decides behind the capacity cap; each run begins with a copy of it. None: the cap alone, whatever the rung's
+    /// configuration says.
+    pub controller: Option<Controller>,
     /// The deadline that each request brings, after its arrival.
     pub slo_us: Option<u64>,
     /// A client leaves so long after it came.
@@ -73,6 +82,7 @@ impl Trial {
         Self {
             rung,
             cost,
+            controller: None,
             slo_us: None,
             patience_us: None,
             skip: true,
@@ -87,13 +97,14 @@ impl Trial {
         let mut run = Run {
             trial: self,
             requests,
-            daemon: Daemon::new(&self.rung),
+            daemon: Daemon::new(&self.rung, self.controller.clone()),
             now: 0,
             phase: Phase::Idle { ask_again: None },
             step_ps: 0,
             arrived: 0,
             leavers: 0,
             first_token: vec![None; requests.len()],
+            decisions: vec![None; requests.len()],
             fates: vec![None; requests.len()],
         };
         while run.advance() {}
@@ -114,7 +125,10 @@ enum Phase {
     },
     /// So many steps that are all alike, which the daemon has not taken yet.
     Skipping {
+        first: Composition,
         steps: u32,
+        /// What the last of them takes.
+        last_ps: u64,
         until: u64,
     },
 }
@@ -133,6 +147,7 @@ struct Run<'a> {
     /// Requests whose patience has been looked at: they arrived, so they leave, in order.
     leavers: usize,
     first_token: Vec<Option<u64>>,
+    decisions: Vec<Option<Decision>>,
     fates: Vec<Option<Fate>>,
 }
 
@@ -175,6 +190,7 @@ impl Run<'_> {
     }
 
     fn arrive(&mut self) {
+        self.land();
         let index = self.arrived;
         self.arrived += 1;
         let request = &self.requests[index];
@@ -189,30 +205,67 @@ impl Run<'_> {
             terms: Terms::default(),
         };
         let (text, answer_tokens) = (request.text, request.answer_tokens);
-        if let Err(outcome) = self.daemon.submit(spec, text, answer_tokens) {
-            self.end(index, outcome, 0);
+        let entry = self.daemon.submit(spec, text, answer_tokens);
+        self.decisions[index] = entry.decision;
+        if let Some(outcome) = entry.refused {
+            self.end(index, outcome, 0, None);
         } else if matches!(self.phase, Phase::Idle { .. }) {
             self.turn();
         }
     }
 
     fn leave(&mut self) {
+        self.land();
         let index = self.leavers;
         self.leavers += 1;
-        self.daemon.cancel(RequestId(index as u64));
+        let now = Timestamp(self.now / PS_PER_US);
+        self.daemon.cancel(RequestId(index as u64), now);
         // For its client it has ended, whenever the engine hears of it.
-        self.end(index, Outcome::Cancelled, 0);
+        self.end(index, Outcome::Cancelled, 0, None);
+    }
+
+    /// Before a client does something in the last of several steps that are all alike: that one is begun as any
+    /// other, if what is decided now depends on it.
+    fn land(&mut self) {
+        let Phase::Skipping {
+            first,
+            steps,
+            last_ps,
+            until,
+        } = self.phase
+        else {
+            return;
+        };
+        if !self.daemon.watches() {
+            return;
+        }
+        let now = std::mem::replace(&mut self.now, until - last_ps);
+        let cost = self.trial.cost;
+        self.daemon.skip(cost.decodes(first, steps - 1));
+        if let Some(ps) = cost.decodes(first, steps - 1).last() {
+            self.step_ps = ps;
+        }
+        self.turn();
+        self.now = now;
     }
 
     /// What the engine waited for has come.
     fn engine(&mut self) {
         match self.phase {
             Phase::Idle { .. } => {}
-            Phase::Skipping { steps, .. } => self.daemon.skip(steps),
+            Phase::Skipping {
+                first,
+                steps,
+                last_ps,
+                ..
+            } => {
+                self.daemon.skip(self.trial.cost.decodes(first, steps));
+                self.step_ps = last_ps;
+            }
             Phase::Computing { .. } => {
                 let (now_us, first_token) = (us(self.now), &mut self.first_token);
                 self.daemon
-                    .complete(|id| first_token[id.0 as usize] = Some(now_us));
+                    .complete(self.step_ps, |id| first_token[id.0 as usize] = Some(now_us));
                 if self.trial.skip && self.skip() {
                     return;
                 }
@@ -225,11 +278,17 @@ impl Run<'_> {
         let now = Timestamp(self.now / PS_PER_US);
         let mut ended = Vec::new();
         let token_time_us = self.step_ps as f64 / PS_PER_US as f64;
-        let turn = self.daemon.turn(now, token_time_us, |id, outcome, n| {
-            ended.push((id.0 as usize, outcome, n))
-        });
-        for (index, outcome, generated) in ended {
-            self.end(index, outcome, generated);
+        let turn = self
+            .daemon
+            .turn(now, token_time_us, |departure| ended.push(departure));
+        for Departure {
+            id,
+            outcome,
+            generated,
+            cached_tokens,
+        } in ended
+        {
+            self.end(id.0 as usize, outcome, generated, cached_tokens);
         }
         self.phase = match turn {
             Planned::Step(step) => {
@@ -249,28 +308,32 @@ impl Run<'_> {
         let Some(steady) = self.daemon.steady() else {
             return false;
         };
-        let arrival = self.next_arrival().filter(|_| steady.ends_with_an_arrival);
+        let ends_with_an_arrival = steady.ends_with_an_arrival || self.daemon.watches();
+        let arrival = self.next_arrival().filter(|_| ends_with_an_arrival);
         let client = [arrival, self.next_leave()].into_iter().flatten().min();
         let within = client.map_or(u64::MAX, |at| at - self.now);
         let cost = &self.trial.cost;
         let steps = cost.decodes_begun(steady.first, steady.steps, within);
         let took = cost.of_decodes(steady.first, steps);
         self.phase = Phase::Skipping {
+            first: steady.first,
             steps,
+            last_ps: took - cost.of_decodes(steady.first, steps.saturating_sub(1)),
             until: self.now + took,
         };
-        self.step_ps = took - cost.of_decodes(steady.first, steps.saturating_sub(1));
         true
     }
 
     /// The first end is the one that counts.
-    fn end(&mut self, index: usize, outcome: Outcome, generated: u32) {
+    fn end(&mut self, index: usize, outcome: Outcome, generated: u32, cached_tokens: Option<u32>) {
         let end_us = us(self.now);
         self.fates[index].get_or_insert(Fate {
             outcome,
             first_token_us: self.first_token[index],
             end_us,
             generated,
+            cached_tokens,
+            decision: self.decisions[index],
         });
     }
 }

@@ -8,6 +8,10 @@ use crate::load::mix::Mix;
 use crate::twin::arrivals::{Answers, Offer};
 use crate::twin::cost::CostModel;
 use cadenced::logic::capacity::CapacityLimits;
+use cadenced::logic::conformal::calibration::Alpha;
+use cadenced::logic::conformal::online::CalibratorConfig;
+use cadenced::logic::conformal::policy::{Settings, Verdict};
+use cadenced::logic::conformal::snapshot::Pace;
 use cadenced::logic::request::FinishReason;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
 use proptest::prelude::*;
@@ -48,6 +52,8 @@ fn one_request_takes_what_can_be_counted() {
         first_token_us: Some(first),
         end_us: end,
         generated: 3,
+        cached_tokens: Some(0),
+        decision: None,
     };
     assert_eq!(fates, [expected]);
     let capped = trial.run(&[request(0, 300, 2, 3)]);
@@ -163,6 +169,75 @@ proptest! {
             }
         }
     }
+}
+
+/// A controller that has learnt enough after few completions to refuse, promise and explore.
+fn learner() -> Controller {
+    let alpha = Alpha::new(0.2).unwrap();
+    let settings = Settings {
+        training_rows: 6,
+        explore_every: 3,
+        ..Settings::at(alpha)
+    };
+    let calibration = CalibratorConfig {
+        minimum: 4,
+        ..CalibratorConfig::default()
+    };
+    let idle = Pace {
+        step_ms: 0.012,
+        tokens_per_s: 80_000.0,
+    };
+    Controller::learning(settings, calibration, idle)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// What is decided depends on the engine's state at the arrival, so steps may be skipped only up to it.
+    #[test]
+    fn skipping_changes_no_decision(
+        rung in rungs(), requests in requests(), patience in prop::option::of(200..20_000u64), slo in 50..3_000u64,
+    ) {
+        let trial = Trial {
+            controller: Some(learner()),
+            slo_us: Some(slo),
+            patience_us: patience,
+            ..Trial::new(rung, COST.into())
+        };
+        let fates = trial.run(&requests);
+        let stepped = Trial { skip: false, ..trial }.run(&requests);
+        prop_assert_eq!(fates, stepped);
+    }
+}
+
+/// An SLO that nothing meets: what is refused carries its decision, and is never run.
+#[test]
+fn a_bound_decides_behind_the_cap() {
+    let requests: Vec<Request> = (0..60).map(|i| request(i * 20_000, 100, 9, 9)).collect();
+    let trial = Trial {
+        controller: Some(learner()),
+        slo_us: Some(100),
+        ..Trial::new(Rung::conformal(), COST.into())
+    };
+    let fates = trial.run(&requests);
+    let verdict = |f: &Fate| f.decision.unwrap().verdict;
+    let (learning, decided) = fates.split_at(12);
+    assert!(
+        learning
+            .iter()
+            .all(|f| matches!(f.outcome, Outcome::Finished(_)))
+    );
+    let infeasible = decided.iter().filter(|f| verdict(f) == Verdict::Infeasible);
+    assert!(infeasible.clone().count() > 24, "{decided:?}");
+    assert!(
+        infeasible
+            .clone()
+            .all(|f| f.outcome == Outcome::Invalid && f.generated == 0)
+    );
+    let explored = decided.iter().filter(|f| verdict(f) == Verdict::Explored);
+    assert!(explored.clone().count() > 10);
+    assert!(explored.clone().all(|f| f.generated == 9));
+    assert_eq!(fates.len(), 60);
 }
 
 /// Two requests that begin alike, one after the other: of the second one's prompt only what is its own is computed.

@@ -7,6 +7,7 @@ use cadenced::logic::capacity::Reservation;
 use cadenced::logic::request::RequestSpec;
 use cadenced::logic::turn::Payload;
 
+use super::admission::Admitted;
 use super::text::Text;
 
 /// See the module's text.
@@ -18,6 +19,10 @@ pub struct Job {
     pub generated: u32,
     /// Tokens that the model samples before the answer ends by itself, the end token included.
     pub answer_tokens: u32,
+    /// Prompt tokens that came out of the prefix cache when it first started.
+    pub cached_tokens: Option<u32>,
+    /// `None` where nobody decides by a bound.
+    pub admitted: Option<Admitted>,
     _reservation: Reservation,
 }
 
@@ -34,8 +39,22 @@ impl Job {
             prompt: text.map_or_else(Arc::default, |text| text.tokens(spec.prompt_tokens, 0)),
             generated: 0,
             answer_tokens,
+            cached_tokens: None,
+            admitted: None,
             _reservation: reservation,
         }
+    }
+
+    /// Its prompt's tokens; none where nobody would look at them.
+    pub fn prompt(&self) -> &[TokenId] {
+        &self.prompt
+    }
+
+    /// Tokens that its next start has to compute, as far as admission could tell.
+    pub fn prefill_tokens(&self, spec: &RequestSpec) -> u64 {
+        let admitted = self.admitted.as_ref();
+        let prompt = admitted.map_or(spec.prompt_tokens, |a| a.prefill_tokens);
+        u64::from(prompt) + u64::from(self.generated)
     }
 }
 
@@ -62,5 +81,7 @@ impl Payload for Job {
         true
     }
 
-    fn started(&mut self, _: u32) {}
+    fn started(&mut self, cached: u32) {
+        self.cached_tokens.get_or_insert(cached);
+    }
 }

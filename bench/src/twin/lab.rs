@@ -1,12 +1,17 @@
 //! What the cells of a grid have in common: the rungs, the prices, what they can sustain and what nobody
 //! could.
 
+use cadenced::logic::conformal::artifact::Artifact;
+use cadenced::logic::conformal::calibration::Alpha;
+use cadenced::logic::conformal::controller::Controller;
+use cadenced::logic::conformal::snapshot::Pace;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
+use cadenced::promises;
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::Offer;
 use super::cell::{Cell, Offered};
-use super::cost::StepCost;
+use super::cost::{Composition, PS_PER_US, StepCost};
 use super::engine::{Request, Trial};
 use super::oracle::{self, Bounds};
 use super::rung::Rung;
@@ -31,7 +36,12 @@ pub struct Lab {
     pub rungs: Vec<Rung>,
     /// What is offered, but for rate and seed.
     pub offer: Offer,
+    /// What promises rest on; without one they are learnt from what is admitted.
+    pub artifact: Option<Artifact>,
 }
+
+/// What the daemon generates before it is ready: a few tokens, after a greeting.
+const WARM_UP: (u32, u32) = (30, 8);
 
 /// Requests that are enough to know a mix.
 pub const SAMPLE: usize = 2000;
@@ -80,21 +90,63 @@ impl Lab {
         sustained_per_s(&self.last_rung(), &self.sample(|_| 0))
     }
 
-    /// Seconds within which `share` of the requests are answered on an idle server.
-    pub fn alone_s(&self, share: f64) -> f64 {
+    /// Requests with the microseconds that they take on an idle server.
+    pub fn alone(&self) -> Vec<(Request, u64)> {
         // An hour apart.
         let requests = self.sample(|i| i * 3_600_000_000);
         let fates = self.last_rung().run(&requests);
-        let pairs = fates.iter().zip(&requests);
-        let mut spans: Vec<u64> = pairs.map(|(f, r)| f.end_us - r.at_us).collect();
+        let spans: Vec<u64> = fates
+            .iter()
+            .zip(&requests)
+            .map(|(f, r)| f.end_us - r.at_us)
+            .collect();
+        requests.into_iter().zip(spans).collect()
+    }
+
+    /// Seconds within which `share` of the requests are answered on an idle server.
+    pub fn alone_s(&self, share: f64) -> f64 {
+        let mut spans: Vec<u64> = self.alone().into_iter().map(|(_, us)| us).collect();
         spans.sort_unstable();
         let rank = (share * SAMPLE as f64).ceil() as usize;
         spans[rank.clamp(1, SAMPLE) - 1] as f64 * 1e-6
     }
 
+    /// The pace of the engine alone with one reply, as its warm-up measures it.
+    pub fn idle_pace(&self) -> Pace {
+        let (prompt, tokens) = WARM_UP;
+        let first = Composition::of_tokens(prompt, 1);
+        let ps = self.cost.of_decodes(first, tokens) as f64 / f64::from(tokens);
+        let step_ms = ps / PS_PER_US as f64 * 1e-3;
+        Pace {
+            step_ms,
+            tokens_per_s: 1e3 / step_ms,
+        }
+    }
+
+    /// Who decides on `rung` with this calibration or none, at the level of its configuration or another one.
+    pub fn controller(
+        &self,
+        rung: &Rung,
+        artifact: Option<&Artifact>,
+        alpha: Option<Alpha>,
+    ) -> Controller {
+        let mut config = rung.config.clone();
+        if let Some(alpha) = alpha {
+            config.admission.confidence = 1.0 - alpha.get();
+        }
+        let mut controller = promises::deployed(&config, artifact);
+        if artifact.is_none() {
+            controller.set_idle(self.idle_pace());
+        }
+        controller
+    }
+
     /// One for each rung.
     pub fn trials(&self, slo_us: Option<u64>, patience_us: Option<u64>) -> Vec<Trial> {
         let trial = |rung: &Rung| Trial {
+            controller: rung
+                .promises()
+                .then(|| self.controller(rung, self.artifact.as_ref(), None)),
             slo_us,
             patience_us,
             ..Trial::new(rung.clone(), self.cost)

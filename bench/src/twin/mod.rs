@@ -2,20 +2,24 @@
 //! what a step takes, and hours of load take seconds, the same to the last digit every time.
 //!
 //! `arrivals` draws what the load generator draws; `engine` runs one cell on a `daemon`, which is `logic`
-//! without actors, set up as a `rung`, or on the real `actors`; `cost` prices steps and `fit` learns the prices from measured ones;
+//! without actors, set up as a `rung`, or on the real `actors`; `cost` prices steps and `fit` learns the prices from
+//! measured ones; `admission` decides by a bound, with the daemon's controller, on a calibration that is `fitted` in virtual time;
 //! `oracle` says what the best of all schedulers could do. `simulate` runs the grid of `cell`s that a `lab`
-//! sets up, and `table` shows it; `soak` runs very many requests.
+//! sets up, and `table` shows it; `coverage` asks whether promises are kept; `soak` runs very many requests.
 //!
 //! What it leaves out: the host's work between steps and the wire, other than as part of a step's fixed
 //! cost; ticks of the timer; failures.
 
 pub mod actors;
+mod admission;
 pub mod arrivals;
 pub mod cell;
 pub mod cost;
+pub mod coverage;
 pub mod daemon;
 pub mod engine;
 pub mod fit;
+pub mod fitted;
 mod job;
 pub mod lab;
 pub mod oracle;

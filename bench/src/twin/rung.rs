@@ -9,13 +9,18 @@ use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::policy::Policy;
 use cadenced::logic::wait_queue::QueueOrder;
 
-/// The rungs that it knows, below the repository's root: those without admission by a bound.
-pub const RUNGS: [&str; 4] = [
+/// The rungs that it knows, below the repository's root.
+pub const RUNGS: [&str; 6] = [
     "config/rung1-fifo.toml",
     "config/rung2-static.toml",
     "config/rung3-continuous.toml",
     "config/rung4-cache.toml",
+    "config/rung5-static.toml",
+    "config/rung5-conformal.toml",
 ];
+
+/// Those of them that admit up to the capacity cap, and need no calibration.
+pub const CAPPED: [&str; 4] = [RUNGS[0], RUNGS[1], RUNGS[2], RUNGS[3]];
 
 /// See the module's text. What stands beside `config` comes from there, and may be varied.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,16 +55,8 @@ impl Rung {
     /// The same of a configuration.
     ///
     /// # Errors
-    /// When it leaves the size of the pool to a machine, or admits by a bound, which nothing here does yet.
+    /// When it leaves the size of the pool to a machine.
     pub fn of(config: Config) -> Result<Self> {
-        ensure!(
-            matches!(
-                config.admission.mode,
-                AdmissionMode::Off | AdmissionMode::Observe
-            ),
-            "{}: only rungs that admit up to the cap are simulated",
-            config.rung()
-        );
         ensure!(
             config.cells() > 0,
             "kv.cells: \"auto\" means nothing without a machine"
@@ -84,6 +81,14 @@ impl Rung {
         self.config.may_reuse()
     }
 
+    /// Whether a bound decides on what the cap lets pass.
+    pub fn promises(&self) -> bool {
+        matches!(
+            self.config.admission.mode,
+            AdmissionMode::Static | AdmissionMode::Conformal
+        )
+    }
+
     /// The same without a cap on what may wait.
     pub fn uncapped(self) -> Self {
         let capacity = CapacityLimits {
@@ -97,7 +102,7 @@ impl Rung {
 
 #[cfg(test)]
 impl Rung {
-    pub fn files() -> [std::path::PathBuf; 4] {
+    pub fn files() -> [std::path::PathBuf; 6] {
         RUNGS.map(|file| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))
     }
 
@@ -108,6 +113,10 @@ impl Rung {
 
     pub fn fifo() -> Self {
         Self::ladder().swap_remove(0)
+    }
+
+    pub fn conformal() -> Self {
+        Self::ladder().swap_remove(5)
     }
 
     pub fn continuous() -> Self {

@@ -2,7 +2,7 @@
 //! of the rate that the last of them can sustain, and beside each load stands what a clairvoyant could do.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -11,12 +11,14 @@ use super::arrivals::{Answers, Lengths, Offer};
 use super::cell::{Cell, Mode, Offered, cell};
 use super::cost::CostModel;
 use super::fit::Fit;
+use super::fitted;
 use super::lab::{self, Ceiling, Lab};
 use super::rung::{self, RUNGS, Rung};
 use super::{soak, table};
 use crate::calibrate::Calibration;
 use crate::load::arrivals::Extent;
 use crate::load::mix::Mix;
+use crate::provenance;
 
 /// Runs the ladder in virtual time, on the daemon's own logic and a cost model.
 #[derive(Clone, Debug, clap::Args)]
@@ -54,10 +56,14 @@ pub struct SimulateArgs {
     /// Runs the rungs on the daemon's actors, with a paused clock, instead of on its logic alone.
     #[arg(long)]
     pub actors: bool,
+    /// No calibration: rungs that promise learn from what they admit.
+    #[arg(long)]
+    pub self_calibrating: bool,
     /// No grid, but so many requests at 0.9 of saturation through the last rung, for its speed.
     #[arg(long, value_name = "REQUESTS")]
     pub soak: Option<usize>,
-    #[arg(long, value_name = "FILE")]
+    /// A file (.json), or a folder for it; the figures and tables of bench/results/simulate are `report`'s.
+    #[arg(long, value_name = "PATH")]
     pub out: Option<PathBuf>,
 }
 
@@ -80,12 +86,28 @@ pub struct Grid {
     pub ceilings: Vec<Ceiling>,
 }
 
+/// Of the rounds that promises are calibrated on, far from those of the cells.
+pub const CALIBRATION_SEED: u64 = 1000;
+
+impl Grid {
+    /// In their order.
+    pub fn rungs(&self) -> Vec<&str> {
+        let mut rungs: Vec<&str> = Vec::new();
+        for cell in &self.cells {
+            if !rungs.contains(&cell.rung.as_str()) {
+                rungs.push(&cell.rung);
+            }
+        }
+        rungs
+    }
+}
+
 /// What a step takes, and where that is from.
-struct Prices {
-    model: CostModel,
-    fit: Option<Fit>,
-    slo_ms: Option<u64>,
-    mix: Mix,
+pub struct Prices {
+    pub model: CostModel,
+    pub fit: Option<Fit>,
+    pub slo_ms: Option<u64>,
+    pub mix: Mix,
 }
 
 /// # Errors
@@ -99,14 +121,55 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     let grid = simulate(args)?;
     println!("{}", table::markdown(&grid));
     if let Some(out) = &args.out {
-        let text = serde_json::to_string_pretty(&grid)? + "\n";
-        std::fs::write(out, text).with_context(|| format!("writing {}", out.display()))?;
-        println!("\nwritten: {}", out.display());
+        let is_file = out.extension().is_some_and(|e| e == "json");
+        let file = if is_file {
+            out.clone()
+        } else {
+            out.join("grid.json")
+        };
+        write(&file, &grid)?;
     }
     Ok(())
 }
 
-fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
+/// Where results of virtual time are from: they depend on no machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    pub revision: String,
+    pub command: String,
+}
+
+/// A result with its origin beside its own fields.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Traced<T> {
+    pub origin: Origin,
+    #[serde(flatten)]
+    pub result: T,
+}
+
+/// Writes a result of this run.
+///
+/// # Errors
+/// When the file can't be written.
+pub fn write(out: &Path, result: impl Serialize) -> Result<()> {
+    let origin = Origin {
+        revision: provenance::revision(),
+        command: provenance::command_line(),
+    };
+    if let Some(folder) = out.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let text = serde_json::to_string_pretty(&Traced { origin, result })? + "\n";
+    std::fs::write(out, text).with_context(|| format!("writing {}", out.display()))?;
+    println!("\nwritten: {}", out.display());
+    Ok(())
+}
+
+/// The laboratory that the arguments describe, calibrated if one of its rungs promises.
+///
+/// # Errors
+/// See [`run`].
+pub fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
     ensure!(!args.rungs.is_empty(), "no rung");
     let fake = rung::config(None)?.fake;
     let prices = match &args.calibration {
@@ -127,7 +190,7 @@ fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
         },
     };
     ensure!(prices.mix != Mix::Trace, "a trace has rates of its own");
-    let lab = Lab {
+    let mut lab = Lab {
         cost: prices.model.into(),
         rungs: args
             .rungs
@@ -146,7 +209,11 @@ fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
             seed: 0,
             observed: BTreeMap::new(),
         },
+        artifact: None,
     };
+    if lab.rungs.iter().any(Rung::promises) && !args.self_calibrating {
+        lab.artifact = Some(fitted::artifact(&lab, CALIBRATION_SEED)?);
+    }
     Ok((prices, lab))
 }
 

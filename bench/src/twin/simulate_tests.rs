@@ -16,6 +16,7 @@ fn args() -> SimulateArgs {
         actors: false,
         slo_ms: None,
         timeout_s: 60.0,
+        self_calibrating: false,
         out: None,
     }
 }
@@ -46,7 +47,7 @@ fn the_actors_make_the_same_grid_of_the_same_cells() {
 #[test]
 fn what_is_offered_is_accounted_for_and_no_rung_beats_the_clairvoyant() {
     let grid = simulate(&args()).unwrap();
-    assert_eq!((grid.cells.len(), grid.ceilings.len()), (24, 6));
+    assert_eq!((grid.cells.len(), grid.ceilings.len()), (36, 6));
     for c in &grid.cells {
         assert_eq!(c.offered, c.finished + c.shed + c.gave_up, "{c:?}");
         assert!(c.within_slo <= c.finished && c.e2e_s.n == c.finished + c.gave_up);
@@ -79,16 +80,16 @@ fn rates_are_offered_as_they_are_given() {
     })
     .unwrap();
     let rates: Vec<f64> = grid.cells.iter().map(|c| c.rate_per_s).collect();
-    assert_eq!(rates.len(), 16);
-    assert!(rates[..8].iter().all(|r| *r == 0.2) && rates[8..].iter().all(|r| *r == 0.4));
+    assert_eq!(rates.len(), 24);
+    assert!(rates[..12].iter().all(|r| *r == 0.2) && rates[12..].iter().all(|r| *r == 0.4));
 }
 
 #[test]
 fn the_table_names_every_cell() {
     let grid = simulate(&args()).unwrap();
     let text = table::markdown(&grid);
-    // A sentence, an empty line, two of header, four rungs and the clairvoyant at three loads.
-    assert_eq!(text.lines().count(), 4 + 12 + 3, "{text}");
+    // A sentence, an empty line, two of header, six rungs and the clairvoyant at three loads.
+    assert_eq!(text.lines().count(), 4 + 18 + 3, "{text}");
     for line in text.lines().skip(2) {
         assert_eq!(line.matches('|').count(), 15, "{line}");
     }

@@ -19,6 +19,12 @@ use super::forest::{Forest, Node};
 use super::histogram::{Binned, Split, SplitLimits};
 use crate::logic::rng::SplitMix64;
 
+/// The first trees are grown on the residuals themselves and taken in large steps: the loss's own gradient only says
+/// on which side of the estimate a target lies, which is the same for all that are far below the common start, so that
+/// the fastest regime would be told from the others last, or never.
+const LEVEL_TREES: usize = 20;
+const LEVEL_RATE: f32 = 0.2;
+
 /// How to boost.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BoostParams {
@@ -93,6 +99,16 @@ pub fn nearest_rank(values: &mut [f32], q: f64) -> Option<f32> {
     Some(*values.select_nth_unstable_by(at, f32::total_cmp).1)
 }
 
+/// Of the values of these rows; never 0, since it is divided by.
+fn variance(rows: &[u32], values: &[f32]) -> f64 {
+    let n = rows.len() as f64;
+    let (sum, squares) = rows.iter().fold((0.0, 0.0), |(sum, squares), row| {
+        let v = f64::from(values[*row as usize]);
+        (sum + v, squares + v * v)
+    });
+    (squares / n - (sum / n).powi(2)).max(1e-12)
+}
+
 impl BoostParams {
     fn check(&self) -> Result<(), FitError> {
         let share = |x: f64| x > 0.0 && x <= 1.0;
@@ -120,10 +136,8 @@ impl BoostParams {
         let mut forest = Forest::new(binned.features(), self.depth, base);
         let mut gain = vec![0.0; binned.features()];
 
-        let limits = SplitLimits {
-            rows: self.leaf_rows,
-            gain: self.significance * self.quantile * (1.0 - self.quantile),
-        };
+        // Of the gradient's variance under the loss.
+        let unit = self.quantile * (1.0 - self.quantile);
         let mut rng = SplitMix64::new(self.seed);
         let mut order: Vec<u32> = (0..rows as u32).collect();
         let drawn = ((rows as f64 * self.subsample).round() as usize).clamp(1, rows);
@@ -132,7 +146,8 @@ impl BoostParams {
         let mut node_of = vec![0_u16; rows];
         let mut residuals: Vec<Vec<f32>> = vec![Vec::new(); leaf_count];
 
-        for _ in 0..self.trees {
+        for tree in 0..self.trees {
+            let levels = tree < LEVEL_TREES;
             if drawn < rows {
                 rng.shuffle(&mut order);
             }
@@ -140,11 +155,21 @@ impl BoostParams {
             for ((g, y), e) in gradient.iter_mut().zip(targets).zip(&estimate) {
                 // A target that is met exactly pulls neither way.
                 *g = match y.total_cmp(e) {
+                    _ if levels => y - e,
                     Ordering::Greater => q,
                     Ordering::Equal => 0.0,
                     Ordering::Less => q - 1.0,
                 };
             }
+            let scale = if levels {
+                variance(sample, &gradient)
+            } else {
+                unit
+            };
+            let limits = SplitLimits {
+                rows: self.leaf_rows,
+                gain: self.significance * scale,
+            };
 
             node_of.fill(0);
             let mut nodes = Vec::with_capacity(leaf_count - 1);
@@ -158,7 +183,7 @@ impl BoostParams {
                         cut,
                         gain: g,
                     }) => {
-                        gain[*feature] += g;
+                        gain[*feature] += g / scale;
                         Node {
                             feature: *feature as u16,
                             threshold: binned.threshold(*feature, *cut),
@@ -176,7 +201,8 @@ impl BoostParams {
                 .map(|r| {
                     let leaf = nearest_rank(r, self.quantile).unwrap_or(0.0);
                     r.clear();
-                    leaf * self.learning_rate as f32
+                    let rate = self.learning_rate as f32;
+                    leaf * if levels { rate.max(LEVEL_RATE) } else { rate }
                 })
                 .collect();
             for (e, node) in estimate.iter_mut().zip(&node_of) {

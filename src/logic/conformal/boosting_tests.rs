@@ -50,6 +50,34 @@ fn beats_the_constant_quantile_by_far_and_nears_the_true_one() {
     assert!((model.importance.iter().sum::<f64>() - 1.0).abs() < 1e-9);
 }
 
+/// Most of a calibration's rows are of overloads that take minutes, and the few of an idle engine, which takes a
+/// fraction of a second, are those that promises are about.
+#[test]
+fn the_few_rows_of_a_fast_regime_are_fitted_as_well_as_the_many_of_a_slow_one() {
+    let mut rng = SplitMix64::new(1);
+    // Column 0 is the queue, which 300 rows find empty, and column 1 the request's own size.
+    let records = Array2::from_shape_fn((2000, 6), |(r, c)| match c {
+        0 => (r.saturating_sub(300) / 17) as f64,
+        _ => rng.unit(),
+    });
+    let seconds = |queue: f64, size: f64| 0.3 * (0.5 + size) + 1.5 * queue;
+    let targets: Vec<f64> = records
+        .rows()
+        .into_iter()
+        .map(|r| (1e3 * seconds(r[0], r[1]) * (0.1 * rng.normal()).exp()).ln_1p())
+        .collect();
+    let data = Dataset::new(records, Array1::from(targets));
+    let model = BoostParams::default().fit(&data).unwrap();
+    for (queue, size) in [(0.0, 0.2), (0.0, 0.9), (30.0, 0.5), (90.0, 0.5)] {
+        let x = [queue, size, 0.5, 0.5, 0.5, 0.5].map(|v| v as f32);
+        let ratio = f64::from(model.forest.predict_row(&x)).exp_m1() / (1e3 * seconds(queue, size));
+        assert!(
+            (0.85..1.8).contains(&ratio),
+            "{ratio} at a queue of {queue}, size {size}"
+        );
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trees_and_another_one_does_not() {
     let data = dataset(400, 3);

@@ -138,14 +138,24 @@ impl Scores {
 
     /// Takes `new` in and, if given, one score equal to `old` out.
     pub fn replace(&mut self, old: Option<&Scored>, new: Scored) {
-        if let Some(old) = old
-            && let Ok(at) = self.sorted.binary_search_by(|s| order(s, old))
-        {
-            self.sorted.remove(at);
+        if let Some(old) = old {
+            self.take_out(old);
         }
         let at = self.sorted.partition_point(|s| order(s, &new).is_lt());
         self.sorted.insert(at, new);
         self.weigh();
+    }
+
+    /// Takes one score equal to `old` out.
+    pub fn remove(&mut self, old: &Scored) {
+        self.take_out(old);
+        self.weigh();
+    }
+
+    fn take_out(&mut self, old: &Scored) {
+        if let Ok(at) = self.sorted.binary_search_by(|s| order(s, old)) {
+            self.sorted.remove(at);
+        }
     }
 
     /// The smallest observed score that the next one exceeds with probability at most α.

@@ -4,9 +4,10 @@
 use super::artifact::Artifact;
 use super::calibration::{Alpha, TooFew};
 use super::features::{Features, extract};
+use super::history::History;
 use super::ledger::Ledger;
-use super::online::{Calibrator, CalibratorConfig};
-use super::policy::{Decision, Request, Settings, Verdict};
+use super::online::{Calibrator, CalibratorConfig, Point};
+use super::policy::{Decision, Mode, Request, Settings, Verdict};
 use super::predictor::{Estimate, Latency, Model, Row};
 use super::receipt::is_late;
 use super::snapshot::{AdmitContext, Pace, Snapshot};
@@ -39,8 +40,8 @@ pub struct Controller {
     /// Requests that were about to be refused so far.
     pub(super) misfits: u64,
     tally: Tally,
-    /// What the first model will be fitted on, while there is none.
-    learnt: Vec<Row>,
+    /// What models are fitted on, unless a calibration was given.
+    history: History,
 }
 
 /// How a request got to its end.
@@ -64,7 +65,8 @@ pub(super) struct Prediction {
 
 impl Controller {
     /// Without a calibration: everything is admitted and learnt from, until [`Self::training_rows`] gives
-    /// enough to fit a model on and [`Self::adopt`] takes it, and after that until the level is supported.
+    /// enough to fit a model on and [`Self::adopt`] takes it, and after that until the level is supported. Better
+    /// models follow as more completes.
     #[must_use]
     pub fn learning(settings: Settings, calibration: CalibratorConfig, idle: Pace) -> Self {
         Self {
@@ -77,7 +79,7 @@ impl Controller {
             shedding: false,
             misfits: 0,
             tally: Tally::default(),
-            learnt: Vec::new(),
+            history: History::new(settings.training_rows),
         }
     }
 
@@ -92,27 +94,35 @@ impl Controller {
             model: Some(artifact.model.clone()),
             calibrator: Calibrator::new(calibration, &artifact.points),
             support: artifact.support.clone(),
+            history: History::default(),
             ..Self::learning(settings, CalibratorConfig::default(), artifact.idle)
         }
     }
 
-    /// The rows to fit the first model on, once there are enough; then it is the caller's turn, who fits
-    /// where it disturbs nobody.
+    /// The rows to fit a model on, whenever one is due; then it is the caller's turn, who fits where it disturbs
+    /// nobody and brings it to [`Self::adopt`].
     pub fn training_rows(&mut self) -> Option<Vec<Row>> {
-        let wanted = self.settings.training_rows;
-        let due = wanted > 0 && self.model.is_none() && self.learnt.len() >= wanted;
-        due.then(|| std::mem::take(&mut self.learnt))
+        self.history.due(self.model.is_none())
     }
 
-    /// Takes the first model. It is calibrated on what completes from now on, never on what it was fitted on.
-    ///
-    /// Rows that ended while it was fitted go, and a second one that was begun meanwhile is not taken: the
-    /// scores are of the first.
+    /// Takes a model. The first is calibrated on what completes from now on, a later one on what completed last: never
+    /// on what it was fitted on. One that came too late to be told apart from another is not taken.
     pub fn adopt(&mut self, model: Model) {
-        if self.model.is_none() {
-            self.model = Some(model);
-            self.learnt = Vec::new();
+        if self.model.is_some() {
+            let Some(rows) = self.history.fresh() else {
+                return;
+            };
+            self.calibrator.recalibrate(rows.map(|row| {
+                let estimate = model.estimate(&row.features);
+                Point::new(&row.features, estimate, row.latency)
+            }));
         }
+        self.model = Some(model);
+    }
+
+    /// From now on nothing is refused or promised.
+    pub fn observe_only(&mut self) {
+        self.settings.mode = Mode::Observe;
     }
 
     /// The pace of the idle engine, for one that was not calibrated and has just measured it.
@@ -189,6 +199,11 @@ impl Controller {
         self.model.is_some() && self.calibrator.is_armed(self.settings.alpha)
     }
 
+    /// Whether it follows what happens.
+    pub(super) fn adapts(&self) -> bool {
+        self.calibrator.adapts()
+    }
+
     /// The bound on a request's latency with the engine as given (what is in the ledger included).
     pub(super) fn predict(
         &self,
@@ -209,6 +224,15 @@ impl Controller {
         }
     }
 
+    /// What the bound would be on an engine with nothing to do, whether or not one was ever seen: traffic that never
+    /// lets up leaves no idle state behind to be supported by, and a refusal is no promise.
+    pub(super) fn idle_bound(&self, request: &AdmitContext, alpha: Alpha) -> Result<f64, NoBound> {
+        let features = extract(request, &Snapshot::idle(self.idle));
+        let model = self.model.as_ref().ok_or(NoBound::Unfitted)?;
+        let estimate = model.estimate(&features);
+        Ok(self.calibrator.bound(&features, &estimate, alpha)?)
+    }
+
     /// As [`Self::predict`], for what was estimated before.
     pub(super) fn bound(
         &self,
@@ -226,17 +250,18 @@ impl Controller {
 
     fn learn(&mut self, decision: &Decision, latency: Latency) {
         let features = decision.features;
-        match decision.estimate {
-            Some(estimate) => {
-                self.calibrator.observe(&features, estimate, latency);
-                if self.calibrator.adapts() && !latency.is_censored() {
-                    self.support.observe(&features);
-                }
-            }
-            None if self.model.is_none() && self.learnt.len() < self.settings.training_rows => {
-                self.learnt.push(Row { features, latency });
-            }
-            None => {}
+        self.history.push(Row { features, latency });
+        // By the model in force: the decision's may have been another.
+        let Some(estimate) = self.model.as_ref().map(|m| m.estimate(&features)) else {
+            return;
+        };
+        // What was decided on before there was a model may have been what it was fitted on.
+        if decision.estimate.is_none() {
+            return;
+        }
+        self.calibrator.observe(&features, estimate, latency);
+        if self.calibrator.adapts() && !latency.is_censored() {
+            self.support.observe(&features);
         }
     }
 

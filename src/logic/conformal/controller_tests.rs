@@ -262,6 +262,45 @@ fn a_static_controller_promises_nothing_new_whatever_completes() {
     assert_eq!(c.quote(&r, &beyond).bound_ms, before);
 }
 
+/// A daemon that was flooded while it learnt knows nothing of the calm after it: the first model takes an idle engine for
+/// one that needs a minute. It goes on learning from the few that run, and serves again.
+#[test]
+fn a_controller_that_learnt_in_a_flood_serves_in_the_calm_after_it() {
+    let settings = Settings {
+        training_rows: 200,
+        explore_every: 10,
+        ..Settings::at(alpha(0.05))
+    };
+    let mut c = Controller::learning(settings, CalibratorConfig::default(), IDLE);
+    let mut rng = SplitMix64::new(3);
+    let mut serve = |c: &mut Controller, load: u32| {
+        let r = Request {
+            context: context(&mut rng),
+            ..request(0, 6000.0)
+        };
+        let now = engine(load);
+        let d = c.decide(&r, &now);
+        if d.verdict.admits() {
+            let ms = latency_ms(&mut rng, &r.context, &now);
+            c.completed(&d, Latency::Exact(ms));
+            if let Some(rows) = c.training_rows() {
+                c.adopt(Model::deployed(&rows).unwrap());
+            }
+        }
+        d.verdict == Verdict::Promised
+    };
+    for i in 0..320 {
+        serve(&mut c, 300 + i % 40);
+    }
+    assert!(c.is_armed());
+    let promised = (0..6000).map(|i| serve(&mut c, i % 4)).collect::<Vec<_>>();
+    let of = |v: &[bool]| v.iter().filter(|p| **p).count();
+    assert!(of(&promised[..100]) < 50, "{}", of(&promised[..100]));
+    assert!(of(&promised[5000..]) > 700, "{}", of(&promised[5000..]));
+    let kept = c.tally().promised.coverage().unwrap();
+    assert!(kept > 0.93, "{kept} {:?}", c.tally());
+}
+
 #[test]
 fn a_second_model_does_not_replace_the_one_that_is_calibrated() {
     let mut rng = SplitMix64::new(4);

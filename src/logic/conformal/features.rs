@@ -27,6 +27,18 @@ impl Features {
     }
 }
 
+/// Whether a feature is the client's doing alone, whatever the engine and its cache are like.
+#[must_use]
+pub fn is_of_request(name: &str) -> bool {
+    let own = [
+        Feature::PromptTokens,
+        Feature::MaxTokens,
+        Feature::LogMaxTokens,
+        Feature::Messages,
+    ];
+    own.iter().any(|f| NAMES[*f as usize] == name)
+}
+
 macro_rules! features {
     (|$request:ident, $engine:ident| $($feature:ident $name:literal $value:expr;)*) => {
         /// Where each feature stands in [`Features`].

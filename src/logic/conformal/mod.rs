@@ -14,11 +14,12 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `snapshot`, `features`, `ledger` | what is known at admission |
+//! | `snapshot`, `pace`, `features`, `ledger` | what is known at admission |
 //! | `boosting`, `histogram`, `forest` | the quantile booster, behind linfa's traits |
 //! | `baselines`, `predictor` | the two baselines, and the three of them as one type |
 //! | `calibration`, `classes`, `support` | from an estimate to a bound, for whom, and where |
 //! | `online`, `tally` | how the bound follows what happens, and the record of promises |
+//! | `history` | what models are learnt from, where no calibration was given |
 //! | `controller`, `policy`, `offer` | the decision, and what a refusal offers |
 //! | `receipt` | what the caller is told |
 //! | `artifact` | a calibration as a file |
@@ -37,9 +38,11 @@ pub mod evaluation;
 pub mod features;
 pub mod forest;
 pub mod histogram;
+mod history;
 pub mod ledger;
 pub mod offer;
 pub mod online;
+pub mod pace;
 pub mod policy;
 pub mod predictor;
 pub mod receipt;

@@ -2,7 +2,8 @@
 //!
 //! A static bound is valid as long as the world is that of the calibration set, which a controller that
 //! refuses changes by itself. Two mechanisms answer, both counted in completions:
-//! - the window forgets: the scores of the last `window` completions are the calibration set;
+//! - the window forgets: the scores of the last `window` completions are the calibration set, once those of a larger
+//!   calibration file have gone, one more with each completion;
 //! - the working level follows the promises' own record (Gibbs and Candès): each broken promise makes the
 //!   bound more careful, each kept one a little less, by steps of 1 / `horizon`, so that `horizon` kept in a
 //!   row double the working α, and a run of broken ones takes it to the window's largest score at once.
@@ -23,12 +24,16 @@ use crate::logic::rng::SplitMix64;
 /// The working α is at most so many times the nominal one.
 const FACTOR_MAX: f64 = 3.0;
 
+/// The promises' record is steered to this share of α: what is promised is that at most α is broken, and a controller
+/// that aims at α itself is above it half of the time.
+const AIM: f64 = 0.9;
+
 /// How the bound follows what happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Adaptation {
     /// Not at all.
     Static,
-    /// By the scores of the last `window` completions of a group.
+    /// By the scores of the last `window` completions of a group; the calibration file's go with as many again.
     Rolling { window: usize },
     /// By these, and by the promises' record, in steps of 1 / `horizon`.
     Adaptive { window: usize, horizon: u32 },
@@ -119,10 +124,9 @@ impl Calibrator {
         let groups = recent
             .into_iter()
             .map(|mut recent| {
-                if let Some(window) = config.adaptation.window() {
-                    // In random order, or what a full window drops first would be the scores of one regime.
+                if config.adaptation.window().is_some() {
+                    // In random order, or what a window drops first would be the scores of one regime.
                     SplitMix64::new(0).shuffle(&mut recent);
-                    recent.truncate(window);
                 }
                 Group {
                     scores: recent.iter().copied().collect(),
@@ -191,13 +195,41 @@ impl Calibrator {
         let full = group.recent.len() >= window.max(1);
         let old = if full { group.recent.pop_front() } else { None };
         group.scores.replace(old.as_ref(), new);
+        // A calibration set larger than the window gives way by one more each time, and not at once: its high
+        // quantiles are known better than those of a sample of it.
+        if group.recent.len() >= window.max(1)
+            && let Some(old) = group.recent.pop_front()
+        {
+            group.scores.remove(&old);
+        }
         group.recent.push_back(new);
+    }
+
+    /// Begins again with the scores of `points`, oldest first, of another model; what promises taught stays only where
+    /// it made them more careful.
+    pub fn recalibrate(&mut self, points: impl Iterator<Item = Point>) {
+        let window = self.config.adaptation.window().unwrap_or(usize::MAX);
+        for group in &mut self.groups {
+            group.recent.clear();
+            group.factor = group.factor.min(1.0);
+        }
+        for p in points {
+            let at = self.classes.group(p.max_tokens, p.load);
+            let recent = &mut self.groups[at].recent;
+            if recent.len() >= window.max(1) {
+                recent.pop_front();
+            }
+            recent.push_back(scored(self.config.score, &p));
+        }
+        for group in &mut self.groups {
+            group.scores = group.recent.iter().copied().collect();
+        }
     }
 
     /// Takes note that a promise at this level was kept or broken.
     pub fn judge(&mut self, x: &Features, alpha: Alpha, kept: bool) {
         if let Adaptation::Adaptive { horizon, .. } = self.config.adaptation {
-            let error = if kept { 0.0 } else { 1.0 / alpha.get() };
+            let error = if kept { 0.0 } else { 1.0 / (AIM * alpha.get()) };
             let at = self.group(x);
             let factor = &mut self.groups[at].factor;
             *factor = (*factor + (1.0 - error) / f64::from(horizon.max(1))).clamp(0.0, FACTOR_MAX);

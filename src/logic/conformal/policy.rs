@@ -2,17 +2,21 @@
 //!
 //! A request whose bound fits its budget is promised. For one that doesn't, in this order: explore (a small
 //! quota runs whatever the bound says, or a controller that refuses everything would never see that it could
-//! stop), 422 (the bound would not fit on an idle engine either: no retry helps), 503 (it does not fit now).
+//! stop; and what finds an idle engine of which nothing is known runs as well), 422 (the bound would not fit on an idle engine either: no retry helps), 503 (it does not fit now).
 //! Where configured, the best-effort lane takes the place of a refusal.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::calibration::Alpha;
 use super::controller::{Controller, NoBound, Prediction};
-use super::features::Features;
+use super::features::{Features, is_of_request};
 use super::predictor::Estimate;
 use super::snapshot::{AdmitContext, LaneLoad, Snapshot};
 use crate::ids::RequestId;
+use crate::logic::request::{Outcome, RequestSpec};
+use crate::logic::time::Timestamp;
 
 /// Whether verdicts count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +88,33 @@ pub struct Request {
     pub best_effort: bool,
 }
 
+impl Request {
+    /// The request `spec` at `now`, of whose prompt so many tokens are cached. `slo` counts from its arrival.
+    #[must_use]
+    pub fn at(
+        now: Timestamp,
+        spec: &RequestSpec,
+        (messages, cached_prefix_tokens): (u32, u32),
+        slo: Option<Duration>,
+        alpha: Option<Alpha>,
+    ) -> Self {
+        let waited = now.since(spec.arrival);
+        let left = |slo: Duration| slo.as_secs_f64() - waited.as_secs_f64();
+        Self {
+            id: spec.id,
+            context: AdmitContext {
+                prompt_tokens: spec.prompt_tokens,
+                cached_prefix_tokens,
+                max_tokens: spec.max_tokens,
+                messages,
+            },
+            budget_ms: slo.map_or(f64::INFINITY, |slo| left(slo) * 1e3),
+            alpha,
+            best_effort: false,
+        }
+    }
+}
+
 /// The answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -107,10 +138,17 @@ impl Verdict {
     /// Whether the request runs.
     #[must_use]
     pub fn admits(self) -> bool {
-        !matches!(
-            self,
-            Self::Infeasible | Self::Overloaded | Self::Unsupported
-        )
+        self.refusal().is_none()
+    }
+
+    /// How a request that does not run ends.
+    #[must_use]
+    pub fn refusal(self) -> Option<Outcome> {
+        match self {
+            Self::Infeasible => Some(Outcome::Invalid),
+            Self::Overloaded | Self::Unsupported => Some(Outcome::Refused),
+            Self::Promised | Self::Observed | Self::Explored | Self::BestEffort => None,
+        }
     }
 }
 
@@ -139,7 +177,7 @@ impl Controller {
         }
         let verdict = if assessed.verdict.admits() {
             assessed.verdict
-        } else if self.explores() {
+        } else if self.explores() || self.is_free_to_learn(&assessed, snapshot) {
             Verdict::Explored
         } else {
             self.fallback(assessed.verdict)
@@ -200,8 +238,8 @@ impl Controller {
         } else if self.fits(bound_ms, request.budget_ms) {
             Verdict::Promised
         } else if bound_ms.is_ok() {
-            let idle = self.predict(&request.context, &Snapshot::idle(self.idle), alpha);
-            if idle.bound_ms.is_ok_and(|u| u > request.budget_ms) {
+            let idle = self.idle_bound(&request.context, alpha);
+            if idle.is_ok_and(|u| u > request.budget_ms) {
                 Verdict::Infeasible
             } else {
                 Verdict::Overloaded
@@ -243,6 +281,16 @@ impl Controller {
         let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
         self.misfits += 1;
         turn == 0
+    }
+
+    /// An engine with nothing to do, in a state that was never calibrated: who runs on it holds nobody up, and what
+    /// becomes of it is how the state becomes known. Refusing there would leave it unknown for ever.
+    fn is_free_to_learn(&self, assessed: &Decision, snapshot: &Snapshot) -> bool {
+        let Err(NoBound::OutOfSupport(feature)) = assessed.bound_ms else {
+            return false;
+        };
+        let is_idle = self.ledger.with_unseen(snapshot).promised == LaneLoad::default();
+        is_idle && self.adapts() && !is_of_request(feature)
     }
 
     fn fallback(&self, verdict: Verdict) -> Verdict {

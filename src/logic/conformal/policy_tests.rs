@@ -1,6 +1,11 @@
 use super::super::calibration::TooFew;
-use super::super::testing::{alpha, controller, engine, request, without_exploring};
+use super::super::online::CalibratorConfig;
+use super::super::predictor::{Latency, Model};
+use super::super::testing::{
+    IDLE, alpha, context, controller, engine, latency_ms, request, rows, without_exploring,
+};
 use super::*;
+use crate::logic::rng::SplitMix64;
 
 #[test]
 fn promises_what_fits_and_tells_infeasible_from_overloaded() {
@@ -59,6 +64,45 @@ fn a_state_outside_of_the_calibration_gets_no_promise_by_setting() {
         strict.bound_ms,
         Err(NoBound::TooFew(TooFew { needed: 9999 }))
     );
+}
+
+/// Traffic that never let up while the daemon calibrated itself leaves no idle state to be supported by. A request
+/// that is hopeless all the same gets its 422, and one that finds the engine idle runs, without any quota.
+#[test]
+fn an_idle_engine_that_was_never_seen_neither_hides_a_422_nor_locks_anybody_out() {
+    let mut rng = SplitMix64::new(2);
+    let mut c = Controller::learning(without_exploring(), CalibratorConfig::default(), IDLE);
+    let rows = rows(&mut rng, 600);
+    c.adopt(Model::deployed(&rows).unwrap());
+    let mut serve = |c: &mut Controller, load: u32| {
+        let r = Request {
+            context: context(&mut rng),
+            ..request(0, 1e6)
+        };
+        let now = engine(load);
+        let d = c.decide(&r, &now);
+        if d.verdict.admits() {
+            let ms = latency_ms(&mut rng, &r.context, &now);
+            c.completed(&d, Latency::Exact(ms));
+        }
+        d.verdict
+    };
+    for i in 0..300 {
+        serve(&mut c, 30 + i % 11);
+    }
+    assert!(c.is_armed());
+    let hopeless = c.decide(&request(200, 50.0), &engine(35));
+    assert_eq!(hopeless.verdict, Verdict::Infeasible, "{hopeless:?}");
+    // Not what was never asked before: that is no state of the engine's.
+    let huge = c.decide(&request(100_000, 1e9), &engine(0));
+    assert_eq!(huge.verdict, Verdict::Unsupported);
+    let r = request(64, 1e6);
+    for _ in 0..8 {
+        let d = c.decide(&r, &engine(0));
+        assert_eq!(d.verdict, Verdict::Explored);
+        c.completed(&d, Latency::Exact(400.0));
+    }
+    assert_eq!(c.decide(&r, &engine(0)).verdict, Verdict::Promised);
 }
 
 #[test]

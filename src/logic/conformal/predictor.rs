@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::baselines::{Constant, ConstantParams, Throughput, ThroughputParams};
 use super::boosting::{BoostParams, FitError, QuantileTrees};
 use super::features::{COUNT, Features};
+use crate::logic::request::{FinishReason, Outcome};
+use crate::logic::time::Timestamp;
 
 /// What became known of a request's end-to-end latency, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -18,6 +20,17 @@ pub enum Latency {
 }
 
 impl Latency {
+    /// Of a request that was decided on at `decided` and ended so at `ended`: whoever did not get to the end would
+    /// have taken longer.
+    #[must_use]
+    pub fn at_end(outcome: Outcome, decided: Timestamp, ended: Timestamp) -> Self {
+        let ms = ended.since(decided).as_secs_f64() * 1e3;
+        match outcome {
+            Outcome::Finished(FinishReason::Stop | FinishReason::Length) => Self::Exact(ms),
+            _ => Self::AtLeast(ms),
+        }
+    }
+
     /// The value or its lower bound.
     #[must_use]
     pub fn ms(self) -> f64 {
@@ -157,6 +170,14 @@ impl Model {
             hi: Predictor::fit(kind, &data, params)?,
             lo: lower_quantile.map(lower).transpose()?,
         })
+    }
+
+    /// The deployed kind with its deployed settings.
+    ///
+    /// # Errors
+    /// As [`Predictor::fit`].
+    pub fn deployed(rows: &[Row]) -> Result<Self, FitError> {
+        Self::fit(PredictorKind::Trees, rows, &BoostParams::default(), None)
     }
 
     #[must_use]

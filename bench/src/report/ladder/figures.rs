@@ -4,6 +4,7 @@ mod canvas;
 mod cdf;
 mod curves;
 mod scatter;
+pub mod simulated;
 
 use std::path::Path;
 

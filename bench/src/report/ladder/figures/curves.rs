@@ -22,22 +22,29 @@ pub struct Curves {
     rates: Range<f64>,
 }
 
-struct Panel {
-    caption: &'static str,
-    unit: &'static str,
+pub struct Panel {
+    pub caption: &'static str,
+    pub unit: &'static str,
     /// A logarithmic axis from one value to another; none for one from 0.
-    log: Option<Range<f64>>,
+    pub log: Option<Range<f64>>,
     /// A bound that is drawn across, with its name.
-    level: Option<(f64, String)>,
+    pub level: Option<(f64, String)>,
     /// What is offered, drawn as a diagonal: nothing can be above it.
-    has_diagonal: bool,
-    lines: Vec<Vec<Sample>>,
+    pub has_diagonal: bool,
+    pub lines: Vec<Vec<Sample>>,
 }
 
-struct Sample {
+/// A point of a line.
+pub struct Sample {
     rate: f64,
     value: Spread,
     grows: bool,
+}
+
+impl Sample {
+    pub fn new(rate: f64, value: Spread, grows: bool) -> Self {
+        Self { rate, value, grows }
+    }
 }
 
 const NOTE: &str = "median of the seeds, band from lowest to highest; hollow: the queue still grew";
@@ -49,18 +56,13 @@ pub fn latency(ladder: &Ladder) -> Curves {
         level,
         ..Panel::of(ladder, caption, "seconds", metric)
     };
-    let mut panels = vec![
+    let panels = vec![
         panel("Time to first token, p50", &TTFT_P50, None),
         panel("Time to first token, p99", &TTFT_P99, None),
         panel("End to end, p50", &E2E_P50, slo()),
         panel("End to end, p99", &E2E_P99, slo()),
     ];
-    // One scale, so that heights can be compared across panels.
-    let seconds = canvas::log_range(panels.iter().flat_map(Panel::values));
-    for panel in &mut panels {
-        panel.log = Some(seconds.clone());
-    }
-    Curves::of(ladder, "Latency against offered load", panels)
+    Curves::of(ladder, "Latency against offered load", panels).on_one_scale()
 }
 
 /// What was completed in time beside what was refused.
@@ -87,14 +89,28 @@ pub fn goodput(ladder: &Ladder) -> Curves {
 
 impl Curves {
     fn of(ladder: &Ladder, title: &str, panels: Vec<Panel>) -> Self {
-        let rates = ladder.rates();
+        let legend = ladder.rungs().into_iter().map(str::to_owned).collect();
+        let rate_max = ladder.rates().last().copied().unwrap_or(1.0);
+        Self::new(title, legend, panels, rate_max)
+    }
+
+    pub fn new(title: &str, legend: Vec<String>, panels: Vec<Panel>, rate_max: f64) -> Self {
         Self {
             title: title.to_owned(),
             note: NOTE,
-            legend: ladder.rungs().into_iter().map(str::to_owned).collect(),
+            legend,
             panels,
-            rates: 0.0..rates.last().copied().unwrap_or(1.0) * 1.03,
+            rates: 0.0..rate_max * 1.03,
         }
+    }
+
+    /// With one logarithmic scale, so that heights can be compared across panels.
+    pub fn on_one_scale(mut self) -> Self {
+        let values = canvas::log_range(self.panels.iter().flat_map(Panel::values));
+        for panel in &mut self.panels {
+            panel.log = Some(values.clone());
+        }
+        self
     }
 }
 
@@ -110,13 +126,22 @@ impl Panel {
             };
             ladder.points_of(rung).filter_map(sample).collect()
         };
+        Self::new(
+            caption,
+            unit,
+            ladder.rungs().into_iter().map(line).collect(),
+        )
+    }
+
+    /// On a linear scale from 0.
+    pub fn new(caption: &'static str, unit: &'static str, lines: Vec<Vec<Sample>>) -> Self {
         Self {
             caption,
             unit,
             log: None,
             level: None,
             has_diagonal: false,
-            lines: ladder.rungs().into_iter().map(line).collect(),
+            lines,
         }
     }
 

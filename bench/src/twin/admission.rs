@@ -1,0 +1,127 @@
+//! Admission by a bound, as the daemon's actor has it: the same controller, asked on what the engine's actors would
+//! have published by then, and told how what it let in ended. Without actors whatever was handed to the queue is in
+//! it at once, so the ledger is empty at every decision.
+
+use std::time::Duration;
+
+use cadenced::logic::conformal::controller::Controller;
+use cadenced::logic::conformal::pace::{PaceMeter, pace_now};
+use cadenced::logic::conformal::policy::{Decision, Request};
+use cadenced::logic::conformal::predictor::{Latency, Model};
+use cadenced::logic::conformal::snapshot::{LaneLoad, Snapshot};
+use cadenced::logic::request::{Lane, Outcome, RequestSpec};
+use cadenced::logic::time::Timestamp;
+use cadenced::logic::turn::engine::Engine;
+
+use super::job::Job;
+
+/// The only one in use here.
+const LANE: Lane = Lane::Promised;
+/// A system prompt and a question. The twin's texts don't say how many messages they are of.
+const MESSAGES: u32 = 2;
+
+/// What was decided on a request that was admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted {
+    pub decision: Decision,
+    pub at: Timestamp,
+    /// Prompt tokens that were to be computed then.
+    pub prefill_tokens: u32,
+}
+
+/// See the module's text.
+pub struct Admission {
+    controller: Controller,
+    meter: PaceMeter,
+    /// Since when there has been nothing to do.
+    idle_since: Option<Timestamp>,
+    /// What ran when the last step was planned: requests, and tokens that they may still generate and must compute.
+    running: LaneLoad,
+    /// Admissions that the queue has taken in.
+    taken_in: u64,
+}
+
+impl Admission {
+    /// With an engine that has been idle since the beginning.
+    pub fn new(controller: Controller) -> Self {
+        Self {
+            controller,
+            meter: PaceMeter::default(),
+            idle_since: Some(Timestamp(0)),
+            running: LaneLoad::default(),
+            taken_in: 0,
+        }
+    }
+
+    fn snapshot(&self, engine: &Engine<Job>, now: Timestamp) -> Snapshot {
+        let (step_ms, tokens_per_s) = (self.meter.step_ms(), self.meter.tokens_per_s());
+        let idle_for = self.idle_since.map(|since| now.since(since));
+        let kv = engine.pool.usage();
+        let available = f64::from(kv.blocks_free + kv.blocks_cached);
+        Snapshot {
+            admissions_seen: self.taken_in,
+            promised: LaneLoad {
+                waiting: engine.queue.len() as u32,
+                running: self.running.running,
+                output_tokens: engine.queue.max_tokens_waiting(LANE) + self.running.output_tokens,
+                prefill_tokens: engine.queue.prefill_tokens_waiting(LANE)
+                    + self.running.prefill_tokens,
+            },
+            best_effort: LaneLoad::default(),
+            kv_free: available / f64::from(kv.blocks_total.max(1)),
+            pace: pace_now(step_ms, tokens_per_s, idle_for, self.controller.idle()),
+        }
+    }
+
+    /// Decides on a request that the capacity cap has let pass, whose SLO counts from its arrival.
+    pub fn decide(
+        &mut self,
+        spec: &RequestSpec,
+        job: &Job,
+        engine: &Engine<Job>,
+        slo: Option<Duration>,
+    ) -> (Request, Decision) {
+        let now = spec.arrival;
+        let cached = engine
+            .tree
+            .index()
+            .probe(job.prompt(), spec.prompt_tokens - 1);
+        let request = Request::at(now, spec, (MESSAGES, cached), slo, None);
+        let snapshot = self.snapshot(engine, now);
+        (request, self.controller.decide(&request, &snapshot))
+    }
+
+    /// It is in the queue.
+    pub fn admitted(&mut self, request: &Request, decision: &Decision) {
+        self.taken_in += 1;
+        self.controller.admitted(request, decision);
+    }
+
+    /// An admitted request has ended. The first model is fitted at once, in no time.
+    pub fn ended(&mut self, admitted: &Admitted, outcome: Outcome, now: Timestamp) {
+        let latency = Latency::at_end(outcome, admitted.at, now);
+        self.controller.completed(&admitted.decision, latency);
+        if let Some(rows) = self.controller.training_rows()
+            && let Ok(model) = Model::deployed(&rows)
+        {
+            self.controller.adopt(model);
+        }
+    }
+
+    /// A step was planned, or there is nothing to do.
+    pub fn planned(&mut self, engine: &Engine<Job>, now: Timestamp) {
+        let (output_tokens, prefill_tokens) = engine.turn.tokens_remaining(LANE);
+        self.running = LaneLoad {
+            waiting: 0,
+            running: (engine.turn.scheduler().running().len() + engine.turn.deferred()) as u32,
+            output_tokens,
+            prefill_tokens,
+        };
+        self.idle_since = engine.plan.is_empty().then_some(now);
+    }
+
+    /// A step is done in which so many tokens were sampled.
+    pub fn stepped(&mut self, seconds: f64, generated: u32) {
+        self.meter.observe(seconds, generated);
+    }
+}
