@@ -8,6 +8,7 @@
 //! admitted any more.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::{Actor, AsyncContext, Context, Handler, Recipient};

@@ -88,6 +88,7 @@ impl Load {
             cost: self.cost.into(),
             rungs: vec![rung],
             offer: self.offer(1.0, 0),
+            artifact: None,
         }
     }
 

@@ -18,6 +18,7 @@ fn cells(ttft: f64, e2e: f64, goodput_per_s: f64) -> Vec<Cell> {
         offered: 200,
         finished: 150,
         shed: 30,
+        shed_by_reason: Default::default(),
         gave_up: 20,
         in_flight_at_end: 0,
         within_slo: 100,
@@ -26,6 +27,8 @@ fn cells(ttft: f64, e2e: f64, goodput_per_s: f64) -> Vec<Cell> {
         queue_grows: false,
         ttft_s: of(ttft),
         e2e_s: of(e2e),
+        cached_share: None,
+        promises: None,
     };
     vec![cell.clone(), cell]
 }

@@ -18,7 +18,7 @@ use cadenced::config::{Backend, Config};
 use cadenced::ids::RequestId;
 use cadenced::job::{Job, Wish};
 use cadenced::logic::capacity::Capacity;
-use cadenced::logic::conformal::policy::Verdict;
+use cadenced::logic::conformal::policy::Decision;
 use cadenced::logic::output::TextAssembler;
 use cadenced::logic::request::{Outcome, RequestSpec, Terms};
 use cadenced::logic::time::Timestamp;
@@ -28,7 +28,7 @@ use cadenced::model::fake::{self, FakeBackend};
 use cadenced::model::sampling::SamplingParams;
 use cadenced::model::vocab::Vocab;
 use cadenced::promises::Files;
-use cadenced::reply::{self, Frame, ReplyReceiver};
+use cadenced::reply::{self, Frame, ReplyReceiver, Usage};
 use cadenced::system::{self, Engine, Shared, Threads};
 use cadenced::telemetry::accounts::{Accounts, Ticket};
 use cadenced::telemetry::metrics::Metrics;
@@ -211,38 +211,58 @@ async fn client(house: Rc<House>, index: usize) -> Fate {
         }
     };
     let first_token_us = Cell::new(None);
-    let (outcome, generated) = tokio::select! {
+    let said = tokio::select! {
         biased;
         () = leaves => {
             house.engine.cancel(RequestId(index as u64 + 1));
-            (Outcome::Cancelled, 0)
+            Said::of(Outcome::Cancelled)
         }
         end = ask(&house, index, request, &first_token_us) => end,
     };
     Fate {
-        outcome,
+        outcome: said.outcome,
         first_token_us: first_token_us.get(),
         end_us: house.now_us(),
-        generated,
+        generated: said.usage.map_or(0, |u| u.completion_tokens),
+        cached_tokens: said.usage.map(|u| u.cached_tokens),
+        decision: said.decision,
     }
 }
 
-/// What the handler of the route does, without the wire. The outcome, and the tokens billed.
+/// What a client was told.
+struct Said {
+    outcome: Outcome,
+    /// With the end of a reply.
+    usage: Option<Usage>,
+    decision: Option<Decision>,
+}
+
+impl Said {
+    fn of(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            usage: None,
+            decision: None,
+        }
+    }
+}
+
+/// What the handler of the route does, without the wire.
 async fn ask(
     house: &House,
     index: usize,
     request: &Request,
     first_token_us: &Cell<Option<u64>>,
-) -> (Outcome, u32) {
+) -> Said {
     let mut ticket = Ticket::new(Arc::clone(&house.shared.accounts));
     let bytes = request.prompt_tokens as usize * BYTES_PER_TOKEN;
     let Ok(reservation) = house.capacity.reserve(bytes) else {
         ticket.refuse(Outcome::Refused);
-        return (Outcome::Refused, 0);
+        return Said::of(Outcome::Refused);
     };
     if request.prompt_tokens >= house.config.kv_pool().sequence_tokens_max() {
         ticket.refuse(Outcome::Invalid);
-        return (Outcome::Invalid, 0);
+        return Said::of(Outcome::Invalid);
     }
     ticket.reservation = Some(reservation);
     let spec = house.spec(index, request);
@@ -275,13 +295,23 @@ async fn ask(
         best_effort: false,
     };
     match house.engine.submit.send(Submit { spec, wish, job }).await {
-        Ok(Ok(_)) => listen(house, replies, first_token_us).await,
-        Ok(Err(Refused::Unpromised(refusal)))
-            if refusal.answer.decision.verdict == Verdict::Infeasible =>
-        {
-            (Outcome::Invalid, 0)
+        Ok(Ok(answer)) => {
+            let (outcome, usage) = listen(house, replies, first_token_us).await;
+            Said {
+                outcome,
+                usage: Some(usage),
+                decision: answer.map(|a| a.decision),
+            }
         }
-        Ok(Err(_)) => (Outcome::Refused, 0),
+        Ok(Err(Refused::Unpromised(refusal))) => {
+            let decision = refusal.answer.decision;
+            let outcome = decision.verdict.refusal().unwrap_or(Outcome::Refused);
+            Said {
+                decision: Some(decision),
+                ..Said::of(outcome)
+            }
+        }
+        Ok(Err(Refused::Capacity { .. })) => Said::of(Outcome::Refused),
         Err(e) => panic!("admission is gone: {e}"),
     }
 }
@@ -290,7 +320,7 @@ async fn listen(
     house: &House,
     mut replies: ReplyReceiver,
     first_token_us: &Cell<Option<u64>>,
-) -> (Outcome, u32) {
+) -> (Outcome, Usage) {
     loop {
         match std::future::poll_fn(|cx| replies.poll_recv(cx)).await {
             Some(Frame::Text(_)) => {
@@ -298,7 +328,7 @@ async fn listen(
                 first_token_us.set(Some(first));
             }
             Some(Frame::Finished { reason, usage, .. }) => {
-                return (Outcome::Finished(reason), usage.completion_tokens);
+                return (Outcome::Finished(reason), usage);
             }
             Some(Frame::Failed(e)) => panic!("the fake never fails: {e}"),
             None => panic!("a reply without an end"),
