@@ -9,7 +9,7 @@ fn what_cant_work_is_refused_by_name() {
     for (args, says) in [
         (["--minutes", "0"], "--minutes: 0 is not"),
         (["--rounds", "3"], "--rounds: 3 is not between 4"),
-        (["--patience-s", "-1"], "--patience-s"),
+        (["--patience-s", "0"], "--patience-s: 0 is not"),
         (
             ["--prompts", "/nowhere/prompts"],
             "--prompts: /nowhere/prompts: No such file",
