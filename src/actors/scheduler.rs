@@ -308,7 +308,9 @@ impl Handler<StepDone> for Scheduler {
 
     fn handle(&mut self, StepDone(step): StepDone, _: &mut Self::Context) {
         let now = self.clock.now();
+        let mut delivered = 0;
         let completed = self.turn.complete(&step.plan, &step.results, |s, token| {
+            delivered += 1;
             s.payload.deliver(token, now)
         });
         if completed.is_err() {
@@ -330,7 +332,7 @@ impl Handler<StepDone> for Scheduler {
             Work::Decode { .. } => 0,
         });
         self.accounts.metrics.prefilled.inc_by(prefilled.sum());
-        self.accounts.metrics.generated.inc_by(sampled as u64);
+        self.accounts.metrics.generated.inc_by(delivered);
         // A step that only gives memory back says nothing of the pace.
         if !step.plan.rows.is_empty() {
             let seconds = step.model_time.as_secs_f64();

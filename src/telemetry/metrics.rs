@@ -231,7 +231,10 @@ impl Metrics {
                 "cadenced_prefix_evictions_total",
                 "Leaves evicted from the prefix cache.",
             )?,
-            generated: counter("cadenced_generated_tokens_total", "Tokens sampled.")?,
+            generated: counter(
+                "cadenced_generated_tokens_total",
+                "Tokens of replies, as they are billed.",
+            )?,
             prefilled: counter("cadenced_prefilled_tokens_total", "Prompt tokens computed.")?,
             registry,
         })

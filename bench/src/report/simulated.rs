@@ -15,20 +15,20 @@ use crate::twin::lab::Ceiling;
 use crate::twin::simulate::{Grid, Origin, Traced};
 
 /// Below bench/results.
-pub const GRID: &str = "simulate/grid.json";
+const GRID: &str = "simulate/grid.json";
 const STUDY: &str = "coverage.json";
 
-type RenderGrid = fn(&Grid) -> String;
-type RenderStudy = fn(&Study) -> String;
+/// A table's name and how it is made.
+type Render<T> = (&'static str, fn(&T) -> String);
 
-const OF_GRID: [(&str, RenderGrid); 4] = [
+const OF_GRID: [Render<Grid>; 4] = [
     ("setting", setting),
     ("goodput", goodput),
     ("latency", latency),
     ("promises", promises),
 ];
 
-const OF_STUDY: [(&str, RenderStudy); 4] = [
+const OF_STUDY: [Render<Study>; 4] = [
     ("criteria", coverage::table::criteria),
     ("arms", coverage::table::arms),
     ("levels", coverage::table::levels),
@@ -40,7 +40,7 @@ pub fn table(results: &Path, folder: &str, table: &str) -> Option<Result<String>
     fn of<T: DeserializeOwned>(
         results: &Path,
         file: &str,
-        tables: &[(&str, fn(&T) -> String)],
+        tables: &[Render<T>],
         table: &str,
     ) -> Result<String> {
         let known = tables.iter().find(|(name, _)| *name == table);
@@ -58,20 +58,13 @@ pub fn table(results: &Path, folder: &str, table: &str) -> Option<Result<String>
     }
 }
 
-/// The grid, if there is one.
-///
-/// # Errors
-/// When it can't be read.
-pub fn grid(results: &Path) -> Result<Option<Grid>> {
-    Ok(read(results, GRID)?.map(|(grid, _)| grid))
-}
-
 /// Draws the grid's figures where they differ from what is there, or only says which do.
 ///
 /// # Errors
 /// When they can't be drawn or written.
 pub fn figures(results: &Path, check: bool) -> Result<Vec<String>> {
-    let Some(grid) = grid(results)? else {
+    let read: Option<(Grid, Origin)> = read(results, GRID)?;
+    let Some((grid, _)) = read else {
         return Ok(Vec::new());
     };
     let folder = results.join("simulate/figures");

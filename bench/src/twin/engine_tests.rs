@@ -180,7 +180,7 @@ fn learner() -> Controller {
         ..Settings::at(alpha)
     };
     let calibration = CalibratorConfig {
-        minimum: 4,
+        minimum: 8,
         ..CalibratorConfig::default()
     };
     let idle = Pace {
@@ -213,7 +213,7 @@ proptest! {
 /// An SLO that nothing meets: what is refused carries its decision, and is never run.
 #[test]
 fn a_bound_decides_behind_the_cap() {
-    let requests: Vec<Request> = (0..60).map(|i| request(i * 20_000, 100, 9, 9)).collect();
+    let requests: Vec<Request> = (0..300).map(|i| request(i * 20_000, 100, 9, 9)).collect();
     let trial = Trial {
         controller: Some(learner()),
         slo_us: Some(100),
@@ -221,23 +221,19 @@ fn a_bound_decides_behind_the_cap() {
     };
     let fates = trial.run(&requests);
     let verdict = |f: &Fate| f.decision.unwrap().verdict;
-    let (learning, decided) = fates.split_at(12);
-    assert!(
-        learning
-            .iter()
-            .all(|f| matches!(f.outcome, Outcome::Finished(_)))
-    );
+    let (learning, decided) = (&fates[..14], &fates[200..]);
+    let is_finished = |f: &Fate| matches!(f.outcome, Outcome::Finished(_));
+    assert!(learning.iter().all(is_finished));
     let infeasible = decided.iter().filter(|f| verdict(f) == Verdict::Infeasible);
-    assert!(infeasible.clone().count() > 24, "{decided:?}");
+    assert!(infeasible.clone().count() > 50, "{decided:?}");
     assert!(
         infeasible
             .clone()
             .all(|f| f.outcome == Outcome::Invalid && f.generated == 0)
     );
     let explored = decided.iter().filter(|f| verdict(f) == Verdict::Explored);
-    assert!(explored.clone().count() > 10);
+    assert!(explored.clone().count() > 20);
     assert!(explored.clone().all(|f| f.generated == 9));
-    assert_eq!(fates.len(), 60);
 }
 
 /// Two requests that begin alike, one after the other: of the second one's prompt only what is its own is computed.

@@ -1,9 +1,10 @@
 //! The virtual-time twin: the ladder without its clock. The daemon's own `logic` decides, a cost model says
 //! what a step takes, and hours of load take seconds, the same to the last digit every time.
 //!
-//! `arrivals` draws what the load generator draws; `engine` runs one cell on a `daemon`, which is `logic`
-//! without actors, set up as a `rung`, or on the real `actors`; `cost` prices steps and `fit` learns the prices from
-//! measured ones; `admission` decides by a bound, with the daemon's controller, on a calibration that is `fitted` in virtual time;
+//! `arrivals` draws what the load generator draws; `engine` says what a cell is, and a `run` takes it through a
+//! `daemon`, which is `logic` without actors, set up as a `rung`; or it runs on the real `actors`. `cost` prices steps
+//! and `fit` learns the prices from measured ones; `admission` decides by a bound, with the daemon's controller, on a
+//! calibration that is `fitted` in virtual time;
 //! `oracle` says what the best of all schedulers could do. `simulate` runs the grid of `cell`s that a `lab`
 //! sets up, and `table` shows it; `coverage` asks whether promises are kept; `soak` runs very many requests.
 //!
@@ -23,6 +24,7 @@ pub mod fitted;
 mod job;
 pub mod lab;
 pub mod oracle;
+mod run;
 pub mod rung;
 pub mod simulate;
 mod soak;

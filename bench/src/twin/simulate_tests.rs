@@ -33,7 +33,8 @@ fn the_actors_make_the_same_grid_of_the_same_cells() {
     let by = |actors: bool| {
         let args = SimulateArgs {
             actors,
-            rungs: Rung::files()[2..].to_vec(),
+            // Those that promise start the actors without a calibration.
+            rungs: Rung::files()[2..4].to_vec(),
             ..args()
         };
         simulate(&args).unwrap()

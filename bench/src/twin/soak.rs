@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::arrivals::Offer;
 use super::engine::Trial;
-use super::lab::Lab;
+use super::lab::{self, Lab};
 use crate::load::arrivals::Extent;
 
 /// Share of saturation: batches are full and the queue still ends.
@@ -21,10 +21,15 @@ pub fn soak(lab: &Lab, n: usize) -> String {
         ..lab.offer.clone()
     }
     .requests();
+    let last = lab.last_rung();
+    let promises = last.rung.promises();
+    let controller = || lab.controller(&last.rung, lab.artifact.as_ref(), None);
     let timed = |skip: bool| {
         let trial = Trial {
             skip,
-            ..lab.last_rung()
+            controller: promises.then(controller),
+            slo_us: promises.then(|| lab::slo_ms(lab.alone_s(0.9)) * 1000),
+            ..last.clone()
         };
         let clock = Instant::now();
         let fates = trial.run(&requests);

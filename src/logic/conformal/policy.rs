@@ -43,7 +43,7 @@ pub struct Settings {
     /// After a refusal a bound must fit into this share of the budget, until one does: refusing empties the
     /// engine and makes the next bound fit, so one threshold for both would flicker.
     pub resume: f64,
-    /// One in so many requests that would be refused runs instead; 0 for none.
+    /// One in so many requests that would be refused runs instead, and the first so many; 0 for none.
     pub explore_every: u32,
     /// Which one of them.
     pub explore_seed: u32,
@@ -272,15 +272,18 @@ impl Controller {
         now.bound_ms.is_ok_and(|u| u <= request.budget_ms) || now.bound_ms.is_err()
     }
 
-    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run.
+    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run. It is preceded by as
+    /// many as lie between two of it, all at once: after a start the prefix cache is cold, so that nothing fits that would
+    /// fit a warm one, and nothing else would warm it for long.
     fn explores(&mut self) -> bool {
         let every = self.settings.explore_every;
         if every == 0 {
             return false;
         }
         let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
+        let is_start = self.misfits < u64::from(every);
         self.misfits += 1;
-        turn == 0
+        is_start || turn == 0
     }
 
     /// An engine with nothing to do, in a state that was never calibrated: who runs on it holds nobody up, and what

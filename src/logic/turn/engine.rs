@@ -35,6 +35,8 @@ pub struct Engine<P> {
     /// The step in flight, or the last one.
     pub plan: StepPlan,
     pub seen: Seen,
+    /// Room for the plan that follows.
+    next: StepPlan,
     check_invariants: bool,
 }
 
@@ -55,6 +57,7 @@ impl<P: Payload> Engine<P> {
             tree,
             plan: StepPlan::default(),
             seen: Seen::default(),
+            next: StepPlan::default(),
             check_invariants,
         }
     }
@@ -132,11 +135,10 @@ impl<P: Payload> Engine<P> {
     /// Instead of a turn: the step that follows the one whose `results` have been taken in, as the runner begins
     /// it by itself. False, and nothing is changed, if none may.
     pub fn follow(&mut self, results: &[RowResult]) -> bool {
-        let mut next = StepPlan::default();
-        if !self.plan.follow(results, &mut next) {
+        if !self.plan.follow(results, &mut self.next) {
             return false;
         }
-        self.plan = next;
+        std::mem::swap(&mut self.plan, &mut self.next);
         self.turn.followed();
         if self.check_invariants {
             assert_plan(self.turn.scheduler(), &self.plan);

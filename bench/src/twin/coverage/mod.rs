@@ -9,7 +9,7 @@ pub mod table;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use cadenced::logic::conformal::calibration::Alpha;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ pub struct CoverageArgs {
     /// What `calibrate` wrote: its cost model, its mix and its SLO hold.
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
+    /// The configurations of the static and of the deployed arm.
+    #[arg(long, value_delimiter = ',', num_args = 2, default_values = [RUNGS[4], RUNGS[5]])]
+    pub rungs: Vec<PathBuf>,
     /// Shares of promises that may be broken.
     #[arg(long, value_delimiter = ',', default_values_t = [0.2, 0.05, 0.01])]
     pub alphas: Vec<f64>,
@@ -132,7 +135,9 @@ pub fn run(args: &CoverageArgs) -> Result<()> {
 /// # Errors
 /// When a file can't be read or a level is none.
 pub fn study(args: &CoverageArgs) -> Result<Study> {
-    let mut given: SimulateArgs = all::given("simulate", &["--rungs", &RUNGS[4..].join(",")])?;
+    ensure!(args.rungs.len() == 2, "two arms have a configuration");
+    let mut given: SimulateArgs = all::given("simulate", &[])?;
+    given.rungs.clone_from(&args.rungs);
     given.calibration.clone_from(&args.calibration);
     let (prices, lab) = simulate::set_up(&given)?;
     let saturation_per_s = lab.saturation_per_s();

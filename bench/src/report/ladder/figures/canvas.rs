@@ -155,6 +155,11 @@ pub fn beside() -> TextStyle<'static> {
     text(TEXT_PX - 2).pos(Pos::new(HPos::Right, VPos::Bottom))
 }
 
+/// A small text that begins at its place and stands above it.
+pub fn above() -> TextStyle<'static> {
+    text(TEXT_PX - 2).pos(Pos::new(HPos::Left, VPos::Bottom))
+}
+
 /// Without zeros that say nothing.
 fn number(v: f64) -> String {
     let text = format!("{v:.4}");

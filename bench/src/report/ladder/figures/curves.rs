@@ -191,18 +191,19 @@ impl Panel {
         if let Some((level, name)) = &self.level {
             let ends = [(rates.start, *level), (rates.end, *level)];
             chart.draw_series(DashedLineSeries::new(ends, 6, 5, faint.stroke_width(1)))?;
-            // Just above the line; the axis may be logarithmic.
-            let label = Text::new(name.clone(), (rates.end, *level), canvas::beside());
+            // Just above the line, where no load is; the axis may be logarithmic.
+            let label = Text::new(name.clone(), (rates.start, *level), canvas::above());
             chart.draw_series([label])?;
         }
         if self.has_diagonal {
             let end = rates.end.min(y_range.end);
             let ends = [(0.0, 0.0), (end, end)];
             chart.draw_series(DashedLineSeries::new(ends, 6, 5, faint.stroke_width(1)))?;
+            // Left of the line, where nothing can be.
             let label = Text::new(
-                "all that was offered",
-                (end, end * 0.93),
-                canvas::text(canvas::TEXT_PX - 2),
+                "all that was offered ",
+                (0.8 * end, 0.8 * end),
+                canvas::beside(),
             );
             chart.draw_series([label])?;
         }
