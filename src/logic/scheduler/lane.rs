@@ -69,7 +69,7 @@ impl Pace {
     }
 
     /// Of a step; 0 before the first.
-    pub fn step_us(&self) -> f64 {
+    fn step_us(&self) -> f64 {
         self.step_us.get().unwrap_or(0.0)
     }
 

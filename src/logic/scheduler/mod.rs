@@ -95,6 +95,8 @@ pub struct Scheduler<P> {
     last_step: StepId,
     in_flight: bool,
     pace: Pace,
+    /// What the last step took.
+    step_us: f64,
     /// Rows of the step that was done since the pace was looked at.
     done: Option<usize>,
     allowance: Allowance,
@@ -112,6 +114,7 @@ impl<P> Scheduler<P> {
             last_step: StepId::default(),
             in_flight: false,
             pace: Pace::default(),
+            step_us: 0.0,
             done: None,
             allowance: Allowance::ALL,
         }
@@ -141,6 +144,7 @@ impl<P> Scheduler<P> {
     /// Begins what happens between two steps, of which the last one took `step_us`: looks at the pace, decides
     /// what the best-effort lane may do, and ends who is to be given up.
     pub fn look(&mut self, now: Timestamp, step_us: f64) {
+        self.step_us = step_us;
         if let Some(rows) = self.done.take() {
             self.pace.observe_step(step_us, rows);
         }

@@ -24,7 +24,7 @@ impl<P> Scheduler<P> {
         may_go: impl Fn(&Sequence<P>) -> bool,
     ) -> Option<Sequence<P>> {
         assert!(!self.in_flight, "its row is being computed");
-        let token_time_us = self.pace.step_us();
+        let token_time_us = self.step_us;
         let slack = |s: &Sequence<P>| {
             let left = f64::from(s.spec.max_tokens - s.num_generated) * token_time_us;
             s.spec.deadline.0.saturating_sub(now.0) as f64 - left
