@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use cadenced::logic::conformal::features::{COUNT, Feature, Features};
-use cadenced::logic::conformal::rounds::{Plan, RoundRow, of_block};
+use cadenced::logic::conformal::rounds::{Folds, Plan, RoundRow, of_block};
 use cadenced::logic::conformal::trace::TraceRow;
 use cadenced::logic::rng::SplitMix64;
 

@@ -17,7 +17,7 @@ use cadenced::logic::conformal::evaluation::{ALPHAS, Evaluation};
 use cadenced::logic::conformal::features::NAMES;
 use cadenced::logic::conformal::online::Point;
 use cadenced::logic::conformal::predictor::{Model, Predictor, PredictorKind, Row};
-use cadenced::logic::conformal::rounds::{Fold, Folds};
+use cadenced::logic::conformal::rounds::Fold;
 use serde_json::{Value, json};
 
 use crate::provenance::Provenance;
