@@ -1,8 +1,9 @@
 //! The decision: promise, admit without a promise, or refuse, and if so in which way.
 //!
-//! A request whose bound fits its budget is promised. For one that doesn't, in this order: explore (a small
-//! quota runs whatever the bound says, or a controller that refuses everything would never see that it could
-//! stop; and what finds an idle engine of which nothing is known runs as well), 422 (the bound would not fit on an idle engine either: no retry helps), 503 (it does not fit now).
+//! A request whose bound fits its budget is promised. For one that doesn't, in this order: explore (a small quota runs
+//! whatever the bound says, or a controller that refuses everything would never see that it could stop; so does what
+//! finds an idle engine of which nothing is known), 422 (the bound would not fit on an idle engine either: no retry
+//! helps), 503 (it does not fit now).
 //! Where configured, the best-effort lane takes the place of a refusal.
 
 use std::time::Duration;
