@@ -39,6 +39,8 @@ pub struct Controller {
     pub(super) shedding: bool,
     /// Requests that were about to be refused so far.
     pub(super) misfits: u64,
+    /// Of these, those that ran on an idle engine to warm its cache.
+    pub(super) warmed: u32,
     tally: Tally,
     /// What models are fitted on, unless a calibration was given.
     history: History,
@@ -78,6 +80,7 @@ impl Controller {
             ledger: Ledger::default(),
             shedding: false,
             misfits: 0,
+            warmed: 0,
             tally: Tally::default(),
             history: History::new(settings.training_rows),
         }

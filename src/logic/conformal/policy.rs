@@ -1,8 +1,9 @@
 //! The decision: promise, admit without a promise, or refuse, and if so in which way.
 //!
-//! A request whose bound fits its budget is promised. For one that doesn't, in this order: explore (a small
-//! quota runs whatever the bound says, or a controller that refuses everything would never see that it could
-//! stop; and what finds an idle engine of which nothing is known runs as well), 422 (the bound would not fit on an idle engine either: no retry helps), 503 (it does not fit now).
+//! A request whose bound fits its budget is promised. For one that doesn't, in this order: explore (a small quota runs
+//! whatever the bound says, or a controller that refuses everything would never see that it could stop; so does what
+//! finds an idle engine of which nothing is known), 422 (the bound would not fit on an idle engine either: no retry
+//! helps), 503 (it does not fit now).
 //! Where configured, the best-effort lane takes the place of a refusal.
 
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub struct Settings {
     /// After a refusal a bound must fit into this share of the budget, until one does: refusing empties the
     /// engine and makes the next bound fit, so one threshold for both would flicker.
     pub resume: f64,
-    /// One in so many requests that would be refused runs instead, and the first so many; 0 for none.
+    /// One in so many requests that would be refused runs instead, and so many that find an engine idle; 0 for none.
     pub explore_every: u32,
     /// Which one of them.
     pub explore_seed: u32,
@@ -177,7 +178,7 @@ impl Controller {
         }
         let verdict = if assessed.verdict.admits() {
             assessed.verdict
-        } else if self.explores() || self.is_free_to_learn(&assessed, snapshot) {
+        } else if self.explores(snapshot) || self.is_free_to_learn(&assessed, snapshot) {
             Verdict::Explored
         } else {
             self.fallback(assessed.verdict)
@@ -193,7 +194,7 @@ impl Controller {
         self.ledger.settle(snapshot.admissions_seen);
         // Hysteresis is for a load that comes and goes. On an idle engine there is none to wait for, and what
         // fits only just would be refused for ever.
-        if self.ledger.with_unseen(snapshot).promised == LaneLoad::default() {
+        if self.is_idle(snapshot) {
             self.shedding = false;
         }
     }
@@ -272,18 +273,24 @@ impl Controller {
         now.bound_ms.is_ok_and(|u| u <= request.budget_ms) || now.bound_ms.is_err()
     }
 
-    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run. It is preceded by as
-    /// many as lie between two of it, all at once: after a start the prefix cache is cold, so that nothing fits that would
-    /// fit a warm one, and nothing else would warm it for long.
-    fn explores(&mut self) -> bool {
+    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run. Beside it run as many as
+    /// lie between two of it, one by one on an idle engine: after a start the prefix cache is cold, so that nothing fits
+    /// that would fit a warm one, and the quota alone would take long to warm it.
+    fn explores(&mut self, snapshot: &Snapshot) -> bool {
         let every = self.settings.explore_every;
         if every == 0 {
             return false;
         }
         let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
-        let is_start = self.misfits < u64::from(every);
         self.misfits += 1;
-        is_start || turn == 0
+        let warms = self.warmed < every && self.is_idle(snapshot);
+        self.warmed += u32::from(warms);
+        warms || turn == 0
+    }
+
+    /// Whether nothing that was promised waits or runs.
+    fn is_idle(&self, snapshot: &Snapshot) -> bool {
+        self.ledger.with_unseen(snapshot).promised == LaneLoad::default()
     }
 
     /// An engine with nothing to do, in a state that was never calibrated: who runs on it holds nobody up, and what
@@ -292,8 +299,7 @@ impl Controller {
         let Err(NoBound::OutOfSupport(feature)) = assessed.bound_ms else {
             return false;
         };
-        let is_idle = self.ledger.with_unseen(snapshot).promised == LaneLoad::default();
-        is_idle && self.adapts() && !is_of_request(feature)
+        self.adapts() && !is_of_request(feature) && self.is_idle(snapshot)
     }
 
     fn fallback(&self, verdict: Verdict) -> Verdict {
