@@ -38,11 +38,11 @@ pub struct TraceRow {
 }
 
 impl TraceRow {
-    /// What can be learnt from it; `None` for what never ran, and for the lane that yields.
+    /// What can be learnt from it; `None` for what never ran, and for what ran in the lane that yields.
     #[must_use]
     pub fn observation(&self) -> Option<Row> {
         let ms = self.latency_ms.filter(|ms| ms.is_finite())?;
-        let ran = self.verdict != Verdict::BestEffort.label();
+        let ran = self.verdict != Verdict::BestEffort.label() && !self.demoted;
         ran.then_some(Row {
             features: self.features,
             latency: if self.censored {
@@ -132,5 +132,10 @@ pub(super) mod tests {
             ..row(1, Some(9.0))
         };
         assert_eq!(lane.observation(), None);
+        let demoted = TraceRow {
+            demoted: true,
+            ..row(1, Some(9.0))
+        };
+        assert_eq!(demoted.observation(), None);
     }
 }
