@@ -92,6 +92,31 @@ pub struct Job {
 }
 
 impl Job {
+    /// A request that asks for nothing but the most likely tokens, to which admission has not come.
+    #[must_use]
+    pub fn greedy(
+        prompt: Arc<[TokenId]>,
+        reply: ReplySender,
+        ticket: Ticket,
+        vocab: Arc<Vocab>,
+    ) -> Self {
+        Self {
+            prompt,
+            sampling: SamplingParams::GREEDY,
+            ignore_eos: false,
+            text: TextAssembler::new(Vec::new()),
+            reply,
+            ticket,
+            vocab,
+            generated: Vec::new(),
+            cacheable: true,
+            transcripts: None,
+            cached_tokens: None,
+            first_token_at: None,
+            admitted: None,
+        }
+    }
+
     /// Takes a token of the reply and passes on what text it completes. `Some` when the reply ends with it.
     pub fn deliver(&mut self, token: TokenId, now: Timestamp) -> Option<Outcome> {
         self.first_token_at.get_or_insert(now);

@@ -8,11 +8,9 @@ use crate::http::state::Served;
 use crate::ids::{RequestId, TokenId};
 use crate::job::Job;
 use crate::logic::conformal::snapshot::Pace;
-use crate::logic::output::TextAssembler;
 use crate::logic::request::{RequestSpec, Terms};
 use crate::logic::time::Timestamp;
 use crate::messages::{Enqueue, WarmedUp};
-use crate::model::sampling::SamplingParams;
 use crate::reply::{self, Frame};
 use crate::system::Shared;
 use crate::telemetry::accounts::Ticket;
@@ -41,26 +39,11 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         terms: Terms::default(),
     };
     let (sender, mut receiver) = reply::channel(TOKENS, 1 << 16);
+    let vocab = Arc::clone(&served.front.vocab);
     let job = Job {
-        prompt: prompt.into(),
-        sampling: SamplingParams {
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            seed: 0,
-        },
         ignore_eos: true,
-        text: TextAssembler::new(Vec::new()),
-        reply: sender,
-        ticket: Ticket::uncounted(),
-        vocab: Arc::clone(&served.front.vocab),
-        generated: Vec::new(),
         cacheable: false,
-        transcripts: None,
-        cached_tokens: None,
-        first_token_at: None,
-        admitted: None,
+        ..Job::greedy(prompt.into(), sender, Ticket::uncounted(), vocab)
     };
     served.engine.enqueue.do_send(Enqueue((spec, job)));
     let mut tokens = Vec::with_capacity(TOKENS as usize);

@@ -6,7 +6,7 @@ use cadenced::ids::RequestId;
 use cadenced::logic::conformal::artifact::{Artifact, Provenance};
 use cadenced::logic::conformal::boosting::BoostParams;
 use cadenced::logic::conformal::calibration::Alpha;
-use cadenced::logic::conformal::controller::Controller;
+use cadenced::logic::conformal::controller::{Controller, Course};
 use cadenced::logic::conformal::features::extract;
 use cadenced::logic::conformal::online::CalibratorConfig;
 use cadenced::logic::conformal::policy::{Request, Settings};
@@ -133,7 +133,7 @@ fn decision(c: &mut Criterion) {
             verdict: cadenced::logic::conformal::policy::Verdict::Promised,
             ..d
         };
-        b.iter(|| controller.completed(&d, Latency::Exact(1000.0 * rng.unit())));
+        b.iter(|| controller.ended(&d, Latency::Exact(1000.0 * rng.unit()), Course::AsDecided));
     });
     group.sample_size(10);
     group.bench_function("artifact_decode", |b| {

@@ -153,7 +153,6 @@ impl ModelRunner {
         }
         next.inputs.clone_from(&step.inputs);
         next.back_to_back = true;
-        next.followed = false;
         Some(next)
     }
 }

@@ -205,7 +205,6 @@ impl Scheduler {
                 sampling: job.sampling,
             });
         }
-        step.followed = false;
         step.back_to_back = std::mem::replace(&mut self.back_to_back, true);
         self.published.step_started(self.clock.now());
         self.peers.runner.do_send(RunStep(step));

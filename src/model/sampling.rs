@@ -41,6 +41,15 @@ pub struct SamplingParams {
 }
 
 impl SamplingParams {
+    /// Always the most likely token.
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: 0,
+    };
+
     /// Whether the seed has no say: these parameters always choose the most likely token.
     pub fn is_greedy(&self) -> bool {
         let cold = self.temperature <= 0.0 || self.temperature.is_nan();

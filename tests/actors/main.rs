@@ -21,7 +21,6 @@ use cadenced::job::{Job, Wish};
 use cadenced::logic::admission::{CapacityCap, RetryAfter};
 use cadenced::logic::capacity::{Capacity, CapacityExceeded, CapacityLimits};
 use cadenced::logic::kv::{Demand, KvPool, Lease, Reservation, Shortfall};
-use cadenced::logic::output::TextAssembler;
 use cadenced::logic::prefix::{EvictionOrder, PrefixCache as PrefixTree, PrefixIndex};
 use cadenced::logic::request::{Lane, RequestSpec, Terms};
 use cadenced::logic::scheduler::StepLimits;
@@ -35,7 +34,6 @@ use cadenced::logic::wait_queue::{QueueOrder, TakeRule, WaitQueue as QueueLogic}
 use cadenced::messages::*;
 use cadenced::model::EffectiveSettings;
 use cadenced::model::fake::{FakeBackend, vocab};
-use cadenced::model::sampling::SamplingParams;
 use cadenced::promises;
 use cadenced::reply::{self, Frame, ReplyReceiver};
 use cadenced::telemetry::accounts::{Accounts, Ticket};
@@ -100,28 +98,12 @@ fn request(id: u64, prompt_tokens: u32, max_tokens: u32) -> (Owned, ReplyReceive
         terms: Terms::default(),
     };
     let (sender, receiver) = reply::channel(max_tokens, 1 << 16);
-    let job = Job {
-        prompt: (0..prompt_tokens)
-            .map(|i| TokenId((2000 + 100 * id) as i32 + i as i32))
-            .collect(),
-        sampling: SamplingParams {
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            seed: 0,
-        },
-        ignore_eos: false,
-        text: TextAssembler::new(Vec::new()),
-        reply: sender,
-        ticket: Ticket::uncounted(),
-        vocab: Arc::new(vocab()),
-        generated: Vec::new(),
-        cacheable: true,
-        transcripts: None,
-        cached_tokens: None,
-        first_token_at: None,
-        admitted: None,
-    };
+    let prompt = (0..prompt_tokens).map(|i| TokenId((2000 + 100 * id) as i32 + i as i32));
+    let job = Job::greedy(
+        prompt.collect(),
+        sender,
+        Ticket::uncounted(),
+        Arc::new(vocab()),
+    );
     ((spec, job), receiver)
 }

@@ -19,13 +19,11 @@ use cadenced::ids::RequestId;
 use cadenced::job::{Job, Wish};
 use cadenced::logic::capacity::Capacity;
 use cadenced::logic::conformal::policy::Decision;
-use cadenced::logic::output::TextAssembler;
 use cadenced::logic::request::{Outcome, RequestSpec, Terms};
 use cadenced::logic::time::Timestamp;
 use cadenced::messages::{Refused, Submit};
 use cadenced::model::ModelBackend;
 use cadenced::model::fake::{self, FakeBackend};
-use cadenced::model::sampling::SamplingParams;
 use cadenced::model::vocab::Vocab;
 use cadenced::promises::Files;
 use cadenced::reply::{self, Frame, ReplyReceiver, Usage};
@@ -267,27 +265,8 @@ async fn ask(
     ticket.reservation = Some(reservation);
     let spec = house.spec(index, request);
     let (sender, replies) = reply::channel(spec.max_tokens, usize::MAX);
-    let job = Job {
-        prompt: request.text.tokens(request.prompt_tokens, 0),
-        sampling: SamplingParams {
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            seed: 0,
-        },
-        ignore_eos: false,
-        text: TextAssembler::new(Vec::new()),
-        reply: sender,
-        ticket,
-        vocab: Arc::clone(&house.vocab),
-        generated: Vec::new(),
-        cacheable: true,
-        transcripts: None,
-        cached_tokens: None,
-        first_token_at: None,
-        admitted: None,
-    };
+    let prompt = request.text.tokens(request.prompt_tokens, 0);
+    let job = Job::greedy(prompt, sender, ticket, Arc::clone(&house.vocab));
     let wish = Wish {
         messages: 1,
         slo: house.slo_us.map(Duration::from_micros),

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use cadenced::logic::conformal::controller::Controller;
+use cadenced::logic::conformal::controller::{Controller, Course};
 use cadenced::logic::conformal::pace::{PaceMeter, pace_now};
 use cadenced::logic::conformal::policy::{Decision, Request};
 use cadenced::logic::conformal::predictor::{Latency, Model};
@@ -100,7 +100,8 @@ impl Admission {
     /// An admitted request has ended. The first model is fitted at once, in no time.
     pub fn ended(&mut self, admitted: &Admitted, outcome: Outcome, now: Timestamp) {
         let latency = Latency::at_end(outcome, admitted.at, now);
-        self.controller.completed(&admitted.decision, latency);
+        self.controller
+            .ended(&admitted.decision, latency, Course::AsDecided);
         if let Some(rows) = self.controller.training_rows()
             && let Ok(model) = Model::deployed(&rows)
         {

@@ -233,7 +233,7 @@ impl Daemon {
             .engine
             .turn
             .complete(&self.engine.plan, &self.results, deliver);
-        debug_assert!(done.is_ok(), "the plan in hand is the step in flight");
+        assert!(done.is_ok(), "the plan in hand is the step in flight");
         let sampled = |r: &&RowResult| matches!(r, RowResult::Sampled(_));
         // A step that only gives memory back says nothing of the pace.
         if let Some(admission) = &mut self.admission

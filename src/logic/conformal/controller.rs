@@ -152,11 +152,6 @@ impl Controller {
     }
 
     /// Takes in how an admitted request ended.
-    pub fn completed(&mut self, decision: &Decision, latency: Latency) {
-        self.ended(decision, latency, Course::AsDecided);
-    }
-
-    /// The same of one that did not run as it was decided.
     pub fn ended(&mut self, decision: &Decision, latency: Latency, course: Course) {
         let Decision {
             verdict, features, ..

@@ -5,7 +5,7 @@ use super::super::policy::Mode;
 use super::super::predictor::PredictorKind;
 use super::super::tally::Promises;
 use super::super::testing::{
-    IDLE, alpha, artifact, context, controller, engine, latency_ms, request, rows,
+    IDLE, alpha, artifact, context, controller, engine, latency_ms, request, rows, serve,
     without_exploring,
 };
 use super::*;
@@ -17,13 +17,25 @@ fn only_promises_seen_to_their_end_count_as_coverage() {
     let d = c.decide(&request(64, 4000.0), &engine(0));
     let u = d.bound_ms.unwrap();
     let as_verdict = |verdict| Decision { verdict, ..d };
-    c.completed(&d, Latency::Exact(u - 1.0));
-    c.completed(&d, Latency::Exact(u + 1.0));
-    c.completed(&d, Latency::AtLeast(u - 1.0));
-    c.completed(&d, Latency::AtLeast(u + 1.0));
-    c.completed(&as_verdict(Verdict::Explored), Latency::Exact(u + 1.0));
-    c.completed(&as_verdict(Verdict::BestEffort), Latency::Exact(u + 1.0));
-    c.completed(&as_verdict(Verdict::Observed), Latency::Exact(u - 1.0));
+    c.ended(&d, Latency::Exact(u - 1.0), Course::AsDecided);
+    c.ended(&d, Latency::Exact(u + 1.0), Course::AsDecided);
+    c.ended(&d, Latency::AtLeast(u - 1.0), Course::AsDecided);
+    c.ended(&d, Latency::AtLeast(u + 1.0), Course::AsDecided);
+    c.ended(
+        &as_verdict(Verdict::Explored),
+        Latency::Exact(u + 1.0),
+        Course::AsDecided,
+    );
+    c.ended(
+        &as_verdict(Verdict::BestEffort),
+        Latency::Exact(u + 1.0),
+        Course::AsDecided,
+    );
+    c.ended(
+        &as_verdict(Verdict::Observed),
+        Latency::Exact(u - 1.0),
+        Course::AsDecided,
+    );
     let t = *c.tally();
     assert_eq!(
         t.promised,
@@ -86,19 +98,7 @@ fn calibrates_itself_from_live_traffic_and_idle_traffic_arms_nothing_else() {
     };
     let mut c = Controller::learning(settings, calibration, IDLE);
     let mut rng = SplitMix64::new(6);
-    let mut serve = |c: &mut Controller, load: u32| {
-        let r = Request {
-            context: context(&mut rng),
-            ..request(0, 4000.0)
-        };
-        let now = engine(load);
-        let d = c.decide(&r, &now);
-        if d.verdict.admits() {
-            let ms = latency_ms(&mut rng, &r.context, &now);
-            c.completed(&d, Latency::Exact(ms));
-        }
-        d
-    };
+    let mut serve = |c: &mut Controller, load| serve(c, &mut rng, load, 4000.0);
     for i in 0..200 {
         assert!(c.training_rows().is_none());
         let d = serve(&mut c, i % 4);
@@ -151,7 +151,11 @@ fn no_lock_out() {
         };
         let d = c.decide(&r, &now);
         if d.verdict.admits() {
-            c.completed(&d, Latency::Exact(latency_ms(&mut rng, &r.context, &now)));
+            c.ended(
+                &d,
+                Latency::Exact(latency_ms(&mut rng, &r.context, &now)),
+                Course::AsDecided,
+            );
         }
         verdicts.push(d.verdict);
     }
@@ -182,7 +186,11 @@ fn promises_are_kept_at_their_level() {
             };
             let d = c.decide(&r, &now);
             if d.verdict.admits() {
-                c.completed(&d, Latency::Exact(latency_ms(&mut rng, &r.context, &now)));
+                c.ended(
+                    &d,
+                    Latency::Exact(latency_ms(&mut rng, &r.context, &now)),
+                    Course::AsDecided,
+                );
             }
         }
         let p = c.tally().promised;
@@ -204,14 +212,14 @@ fn after_a_storm_explored_completions_lead_back_to_the_nominal_level() {
     let (r, now) = (request(64, 4000.0), engine(0));
     let d = c.decide(&r, &now);
     let before = d.bound_ms.unwrap();
-    (0..30).for_each(|_| c.completed(&d, Latency::Exact(50.0 * before)));
+    (0..30).for_each(|_| c.ended(&d, Latency::Exact(50.0 * before), Course::AsDecided));
     let storm = c.quote(&r, &now).bound_ms.unwrap();
     assert!(storm > 10.0 * before, "{storm} {before}");
     let explored = Decision {
         verdict: Verdict::Explored,
         ..d
     };
-    (0..100).for_each(|_| c.completed(&explored, Latency::Exact(0.5 * before)));
+    (0..100).for_each(|_| c.ended(&explored, Latency::Exact(0.5 * before), Course::AsDecided));
     let after = c.quote(&r, &now).bound_ms.unwrap();
     assert!(after < 2.0 * before, "{after} {before}");
 }
@@ -225,7 +233,7 @@ fn observe_mode_refuses_nothing_and_scores_everything() {
     let d = c.decide(&request(400, 10.0), &engine(30));
     assert_eq!(d.verdict, Verdict::Observed);
     assert!(d.bound_ms.unwrap() > 10.0);
-    c.completed(&d, Latency::Exact(1.0));
+    c.ended(&d, Latency::Exact(1.0), Course::AsDecided);
     assert_eq!(c.tally().observed.kept, 1);
 }
 
@@ -257,7 +265,7 @@ fn a_static_controller_promises_nothing_new_whatever_completes() {
     );
     for requests in (41..=60).flat_map(|n| [n; 10]) {
         let d = c.decide(&r, &engine(requests));
-        c.completed(&d, Latency::Exact(1000.0));
+        c.ended(&d, Latency::Exact(1000.0), Course::AsDecided);
     }
     assert_eq!(c.quote(&r, &beyond).bound_ms, before);
 }
@@ -273,19 +281,10 @@ fn a_controller_that_learnt_in_a_flood_serves_in_the_calm_after_it() {
     };
     let mut c = Controller::learning(settings, CalibratorConfig::default(), IDLE);
     let mut rng = SplitMix64::new(3);
-    let mut serve = |c: &mut Controller, load: u32| {
-        let r = Request {
-            context: context(&mut rng),
-            ..request(0, 6000.0)
-        };
-        let now = engine(load);
-        let d = c.decide(&r, &now);
-        if d.verdict.admits() {
-            let ms = latency_ms(&mut rng, &r.context, &now);
-            c.completed(&d, Latency::Exact(ms));
-            if let Some(rows) = c.training_rows() {
-                c.adopt(Model::deployed(&rows).unwrap());
-            }
+    let mut serve = |c: &mut Controller, load| {
+        let d = serve(c, &mut rng, load, 6000.0);
+        if let Some(rows) = c.training_rows() {
+            c.adopt(Model::deployed(&rows).unwrap());
         }
         d.verdict == Verdict::Promised
     };

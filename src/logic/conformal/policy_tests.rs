@@ -2,9 +2,10 @@ use super::super::calibration::TooFew;
 use super::super::online::CalibratorConfig;
 use super::super::predictor::{Latency, Model};
 use super::super::testing::{
-    IDLE, alpha, context, controller, engine, latency_ms, request, rows, without_exploring,
+    IDLE, alpha, controller, engine, request, rows, serve, without_exploring,
 };
 use super::*;
+use crate::logic::conformal::controller::Course;
 use crate::logic::rng::SplitMix64;
 
 #[test]
@@ -74,19 +75,7 @@ fn an_idle_engine_that_was_never_seen_neither_hides_a_422_nor_locks_anybody_out(
     let mut c = Controller::learning(without_exploring(), CalibratorConfig::default(), IDLE);
     let rows = rows(&mut rng, 600);
     c.adopt(Model::deployed(&rows).unwrap());
-    let mut serve = |c: &mut Controller, load: u32| {
-        let r = Request {
-            context: context(&mut rng),
-            ..request(0, 1e6)
-        };
-        let now = engine(load);
-        let d = c.decide(&r, &now);
-        if d.verdict.admits() {
-            let ms = latency_ms(&mut rng, &r.context, &now);
-            c.completed(&d, Latency::Exact(ms));
-        }
-        d.verdict
-    };
+    let mut serve = |c: &mut Controller, load| serve(c, &mut rng, load, 1e6).verdict;
     for i in 0..300 {
         serve(&mut c, 30 + i % 11);
     }
@@ -100,7 +89,7 @@ fn an_idle_engine_that_was_never_seen_neither_hides_a_422_nor_locks_anybody_out(
     for _ in 0..8 {
         let d = c.decide(&r, &engine(0));
         assert_eq!(d.verdict, Verdict::Explored);
-        c.completed(&d, Latency::Exact(400.0));
+        c.ended(&d, Latency::Exact(400.0), Course::AsDecided);
     }
     assert_eq!(c.decide(&r, &engine(0)).verdict, Verdict::Promised);
 }

@@ -3,10 +3,10 @@
 use super::artifact::{Artifact, Provenance};
 use super::boosting::BoostParams;
 use super::calibration::Alpha;
-use super::controller::Controller;
+use super::controller::{Controller, Course};
 use super::features::extract;
 use super::online::CalibratorConfig;
-use super::policy::{Request, Settings};
+use super::policy::{Decision, Request, Settings};
 use super::predictor::{Latency, PredictorKind, Row};
 use super::snapshot::{AdmitContext, LaneLoad, Pace, Snapshot};
 use crate::ids::RequestId;
@@ -50,6 +50,21 @@ pub fn engine(requests: u32) -> Snapshot {
         },
         ..Snapshot::idle(IDLE)
     }
+}
+
+/// Decides on a request with so much time that finds so many others, and tells how it ended, if it ran.
+pub fn serve(c: &mut Controller, rng: &mut SplitMix64, load: u32, budget_ms: f64) -> Decision {
+    let r = Request {
+        context: context(rng),
+        ..request(0, budget_ms)
+    };
+    let now = engine(load);
+    let d = c.decide(&r, &now);
+    if d.verdict.admits() {
+        let ms = latency_ms(rng, &r.context, &now);
+        c.ended(&d, Latency::Exact(ms), Course::AsDecided);
+    }
+    d
 }
 
 /// What the toy engine takes, in ms.

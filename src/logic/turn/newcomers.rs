@@ -47,12 +47,9 @@ impl<P: Payload> Turn<P> {
         let mut any = false;
         while self.scheduler.seats_short(self.candidates.len()) > 0 {
             // Who has ended meanwhile needs no seat.
-            if self.sweep() || self.preempt_best_effort() {
-                any = true;
-            } else {
-                debug_assert!(false, "more was taken than was asked for");
-                break;
-            }
+            let left = self.sweep() || self.preempt_best_effort();
+            assert!(left, "more was taken than was asked for");
+            any = true;
         }
         any
     }
