@@ -1,8 +1,8 @@
 //! `report`: the tables of the READMEs and the figures of the ladders, made from bench/results alone.
 //!
 //! A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else in the files is left as
-//! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`) or what came out of
-//! virtual time (`simulated`); their figures go into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the
+//! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`), all ladders together
+//! (`ladder::joint`) or what came out of virtual time (`simulated`); their figures go into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the
 //! results say.
 
 mod conformal;
@@ -20,7 +20,8 @@ use serde_json::Value;
 
 pub use conformal::ALL as CONFORMAL;
 pub use ladder::COMPARISON;
-use ladder::Ladder;
+use ladder::joint::{self, Joint};
+use ladder::{Ladder, figures};
 
 const FILES: [&str; 3] = ["bench/README.md", "README.md", "bench/src/load/README.md"];
 
@@ -54,14 +55,18 @@ pub fn run(args: &ReportArgs) -> Result<()> {
 /// See [`Ladder::read`].
 pub fn one(folder: &Path, slo_ms: Option<u64>) -> Result<()> {
     let ladder = Ladder::read(folder, slo_ms.map(|ms| ms as f64 * 1e-3))?;
-    for (_, title, render) in ladder::TABLES.iter().filter(|(name, ..)| *name != "speed") {
+    let elsewhere = ["speed", "figures"];
+    for (_, title, render) in ladder::TABLES
+        .iter()
+        .filter(|(name, ..)| !elsewhere.contains(name))
+    {
         println!("## {title}\n\n{}", render(&ladder));
     }
     println!("{}", ladder.origin());
     if slo_ms.is_none() {
-        let figures = folder.join("figures");
-        ladder::figures::write(&ladder, &figures)?;
-        println!("drawn: {}", figures.display());
+        let out = folder.join("figures");
+        figures::write(&figures::of(&ladder), &out)?;
+        println!("drawn: {}", out.display());
     }
     Ok(())
 }
@@ -72,13 +77,10 @@ fn all(root: &Path, check: bool) -> Result<()> {
     let ladders = ladders(&results)?;
     let mut stale = Vec::new();
     for (name, ladder) in ladders.iter().filter(|(_, l)| l.rates().len() > 1) {
-        let folder = results.join(name).join("figures");
-        let old = ladder::figures::stale(ladder, &folder)?;
-        stale.extend(old.iter().map(|f| format!("{name}/figures/{f}.svg")));
-        if !check && !old.is_empty() {
-            ladder::figures::write(ladder, &folder)?;
-        }
+        let drawn = figures::of(ladder);
+        stale.extend(figures::update(&drawn, &results, name, check)?);
     }
+    stale.extend(joint::figures(&results, &ladders, check)?);
     stale.extend(simulated::figures(&results, check)?);
     for file in FILES {
         let path = root.join(file);
@@ -121,6 +123,9 @@ fn table(results: &Path, ladders: &BTreeMap<String, Ladder>, name: &str) -> Resu
     if let Some((folder, table)) = name.split_once('/') {
         if let Some(text) = simulated::table(results, folder, table) {
             return text;
+        }
+        if folder == joint::FOLDER {
+            return Joint::of(ladders)?.table(table);
         }
         let known = ladder::TABLES.iter().find(|(n, _, _)| *n == table);
         let (_, _, render) = known.with_context(|| format!("there is no table called {table}"))?;

@@ -38,7 +38,9 @@ impl Answer {
         self.http
             .feed(bytes, |head, body| stream.take(head, body, at_us, record))?;
         // Known even if the rest never comes.
-        record.status = self.http.head().map(|h| h.status);
+        if let Some(head) = self.http.head().filter(|_| record.status.is_none()) {
+            greet(head, record);
+        }
         if self.http.is_done() {
             self.settle(at_us, record);
         }
@@ -63,13 +65,6 @@ impl Answer {
     fn settle(&mut self, at_us: u64, record: &mut Record) {
         record.finish_us = at_us;
         let Some(head) = self.http.head() else { return };
-        let number = |name: &str| head.header(name).and_then(|v| v.parse::<f64>().ok());
-        record.retry_after_s = number("retry-after").map(|s| s as u32);
-        record.bound_ms = record.bound_ms.or(number("x-cadenced-bound-ms"));
-        record.level = record.level.or(number("x-cadenced-confidence"));
-        if record.verdict.is_none() {
-            record.verdict = head.header("x-cadenced-verdict").map(str::to_owned);
-        }
         record.error.clone_from(&self.stream.error);
         if !head.is_event_stream {
             let body: Option<Envelope> = serde_json::from_slice(&self.stream.plain).ok();
@@ -84,6 +79,18 @@ impl Answer {
             };
             record.error = complaint.map(str::to_owned);
         }
+    }
+}
+
+/// Takes what the head says. What came with the same bytes may have said it more exactly.
+fn greet(head: &Head, record: &mut Record) {
+    let number = |name: &str| head.header(name).and_then(|v| v.parse::<f64>().ok());
+    record.status = Some(head.status);
+    record.retry_after_s = number("retry-after").map(|s| s as u32);
+    record.bound_ms = record.bound_ms.or(number("x-cadenced-bound-ms"));
+    record.level = record.level.or(number("x-cadenced-confidence"));
+    if record.verdict.is_none() {
+        record.verdict = head.header("x-cadenced-verdict").map(str::to_owned);
     }
 }
 
@@ -217,6 +224,21 @@ mod tests {
             (Some(1200.0), Some("admitted"), Some(3.0))
         );
         assert_eq!(r.finish_reason.as_deref(), Some("length"));
+    }
+
+    #[test]
+    fn a_promise_is_known_as_soon_as_it_is_made() {
+        let (mut answer, mut r) = (Answer::default(), Record::default());
+        let head = HEAD.replace("\r\n\r\n", "\r\nx-cadenced-confidence: 0.95\r\n\r\n");
+        let (first, rest) = head.split_at(40);
+        answer.take(first.as_bytes(), 5, &mut r).unwrap();
+        assert_eq!((r.status, r.bound_ms), (None, None));
+        answer.take(rest.as_bytes(), 6, &mut r).unwrap();
+        // The client may lose patience here.
+        assert_eq!(
+            (r.status, r.bound_ms, r.level, r.verdict.as_deref()),
+            (Some(200), Some(1200.0), Some(0.95), Some("admitted"))
+        );
     }
 
     #[test]

@@ -205,13 +205,17 @@ fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 
-fn reason(record: &Record) -> String {
+/// Why a request was refused, by the server's word.
+pub fn reason(record: &Record) -> String {
     let status = || record.status.map_or_else(String::new, |s| s.to_string());
     record.code.clone().unwrap_or_else(status)
 }
 
-/// The innermost words of an error: the rest names addresses and counts.
+/// The server's word for it, else the innermost words of an error: the rest names addresses and counts.
 fn complaint(record: &Record) -> String {
+    if let Some(code) = &record.code {
+        return code.clone();
+    }
     let status = record
         .status
         .filter(|s| *s != 200)

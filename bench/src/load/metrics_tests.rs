@@ -116,15 +116,17 @@ fn timeouts_are_in_the_percentiles_as_lower_bounds_and_failures_are_not() {
         };
     }
     records[0].error = Some("cut off".into());
+    records[1].error = Some("the deadline passed".into());
+    records[1].code = Some("slo_expired".into());
     let s = summarize(&records, whole(&records), Some(4.0));
-    assert_eq!((s.completed, s.censored, s.failed), (7, 2, 1));
-    assert_eq!((s.e2e.n, s.e2e.censored, s.e2e.p99), (9, 2, Some(300.0)));
-    assert_eq!((s.ttft.n, s.ttft.censored), (9, 2));
+    assert_eq!((s.completed, s.censored, s.failed), (6, 2, 2));
+    assert_eq!((s.e2e.n, s.e2e.censored, s.e2e.p99), (8, 2, Some(300.0)));
+    assert_eq!((s.ttft.n, s.ttft.censored), (8, 2));
     assert_eq!(
         s.failed_by_error,
-        BTreeMap::from([("cut off".to_owned(), 1)])
+        BTreeMap::from([("cut off".to_owned(), 1), ("slo_expired".to_owned(), 1)])
     );
-    assert_eq!(s.slo.unwrap().attainment_of_all, Some(0.7));
+    assert_eq!(s.slo.unwrap().attainment_of_all, Some(0.6));
 }
 
 #[test]

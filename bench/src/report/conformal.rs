@@ -1,7 +1,11 @@
 //! The tables of `conformal`.
 
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::ladder::figures::calibration::Share;
 use super::markdown::Table;
 use super::tables::{Render, number, rows, string};
 
@@ -123,6 +127,28 @@ fn levels(results: &Value) -> String {
         t.row(evaluated(r));
     }
     t.text
+}
+
+/// What was kept at each level as deployed, for a curve; nothing if it was not measured.
+///
+/// # Errors
+/// When the file below `results` can't be read.
+pub fn shares(results: &Path) -> Result<Vec<Share>> {
+    let path = results.join(FILE);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let json: Value =
+        serde_json::from_str(&std::fs::read_to_string(&path)?).with_context(|| FILE.to_owned())?;
+    let share = |r: &Value| {
+        Some(Share {
+            level: 1.0 - r["alpha"].as_f64()?,
+            kept: r["coverage"].as_f64()?,
+            interval: (r["interval"][0].as_f64()?, r["interval"][1].as_f64()?),
+        })
+    };
+    let deployed = rows(&json["results"]["bounds"]).iter().filter(is_deployed);
+    Ok(deployed.filter_map(share).collect())
 }
 
 fn bounds(results: &Value) -> String {

@@ -7,11 +7,15 @@
 mod capacity;
 pub mod figures;
 mod goodput;
+pub mod joint;
 mod latency;
 mod metric;
+mod point;
+mod promises;
 mod queueing;
 mod sensitivity;
 mod speed;
+mod tally;
 mod twin;
 mod worse;
 
@@ -25,7 +29,8 @@ use crate::load::occupancy::Span;
 use crate::load::parquet;
 use crate::load::record::Record;
 use crate::load::soundness::{self, MeasurementUnsound};
-use crate::stats::Spread;
+
+pub use point::{GROWS, Point};
 
 /// One run of one rung at one rate under one seed.
 pub struct Cell {
@@ -53,20 +58,13 @@ pub struct Ladder {
     cells: Vec<Cell>,
 }
 
-/// The cells of one rung at one rate, one a seed.
-#[derive(Clone, Copy)]
-pub struct Point<'a> {
-    pub rung: &'a str,
-    pub rate: f64,
-    pub cells: &'a [Cell],
-}
-
 type Render = fn(&Ladder) -> String;
 
 /// Every table by its name in the markers, with what it is called above it.
 pub const TABLES: &[(&str, &str, Render)] = &[
     ("latency", "Latency against offered load", latency::table),
     ("goodput", "Goodput beside what was refused", goodput::table),
+    ("promises", "What was promised and kept", promises::table),
     ("capacity", "Capacity", capacity::table),
     ("slo", "Peak goodput at other SLOs", sensitivity::table),
     (
@@ -80,6 +78,7 @@ pub const TABLES: &[(&str, &str, Render)] = &[
         "What got worse by over 5% from one rung to the next",
         worse::table,
     ),
+    ("figures", "Figures", figures::table),
     ("speed", "The generator itself", speed::table),
 ];
 
@@ -248,33 +247,6 @@ impl Ladder {
         )
     }
 }
-
-impl Point<'_> {
-    /// Over the seeds that have the value; none if none has.
-    pub fn spread(&self, of: impl Fn(&Summary) -> Option<f64>) -> Option<Spread> {
-        let values: Vec<f64> = self.cells.iter().filter_map(|c| of(&c.summary)).collect();
-        (!values.is_empty()).then(|| Spread::of(&values))
-    }
-
-    /// The queue of one of its cells still grew at its end: its latencies are the run's length, and what came out
-    /// is not quoted as capacity.
-    pub fn grows(&self) -> bool {
-        self.cells.iter().any(|c| c.summary.queue_grows)
-    }
-
-    /// Measured requests of all seeds.
-    pub fn measured(&self) -> usize {
-        self.cells.iter().map(|c| c.summary.measured).sum()
-    }
-
-    /// The rate, with a dagger where the queue still grew.
-    pub fn load(&self) -> String {
-        format!("{}{}", self.rate, if self.grows() { " †" } else { "" })
-    }
-}
-
-/// What the dagger of [`Point::load`] means.
-pub const GROWS: &str = "† The queue still grew when the arrivals ended: latencies are the run's length, not the server's.\n";
 
 /// The Parquet files of a folder by name; none if there is no such folder.
 ///

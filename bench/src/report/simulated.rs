@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 
 use super::ladder::figures;
-use super::markdown::Table;
+use super::markdown::{Table, counts};
 use crate::stats::Spread;
 use crate::twin::cell::Cell;
 use crate::twin::coverage::{self, Study};
@@ -67,13 +67,7 @@ pub fn figures(results: &Path, check: bool) -> Result<Vec<String>> {
     let Some((grid, _)) = read else {
         return Ok(Vec::new());
     };
-    let folder = results.join("simulate/figures");
-    let stale = figures::simulated::stale(&grid, &folder)?;
-    if !check && !stale.is_empty() {
-        figures::simulated::write(&grid, &folder)?;
-    }
-    let name = |f: &&str| format!("simulate/figures/{f}.svg");
-    Ok(stale.iter().map(name).collect())
+    figures::update(&figures::simulated::of(&grid), results, "simulate", check)
 }
 
 fn read<T: DeserializeOwned>(results: &Path, file: &str) -> Result<Option<(T, Origin)>> {
@@ -252,11 +246,6 @@ fn promises(grid: &Grid) -> String {
                 |of: fn(&crate::twin::cell::Promises) -> usize| told.iter().map(of).sum::<usize>();
             let offered: usize = cells.iter().map(|c| c.offered).sum();
             let n = sum(|p| p.n());
-            let mut reasons = std::collections::BTreeMap::new();
-            for (reason, count) in cells.iter().flat_map(|c| &c.shed_by_reason) {
-                *reasons.entry(reason).or_insert(0) += count;
-            }
-            let reasons: Vec<String> = reasons.iter().map(|(r, n)| format!("{n} × {r}")).collect();
             let kept = match n {
                 0 => "–".into(),
                 n => format!("{:.1}%", 100.0 * sum(|p| p.kept) as f64 / n as f64),
@@ -275,11 +264,7 @@ fn promises(grid: &Grid) -> String {
                     2,
                 ),
                 format!("{:.1}", 100.0 * sum(|p| p.explored) as f64 / offered as f64),
-                if reasons.is_empty() {
-                    "–".into()
-                } else {
-                    reasons.join(", ")
-                },
+                counts(cells.iter().map(|c| &c.shed_by_reason)),
                 show(
                     &cells
                         .iter()

@@ -1,10 +1,8 @@
 //! What was completed within the SLO, of what was offered, beside what was refused and why.
 
-use std::collections::BTreeMap;
-
 use super::metric::{GOODPUT, Metric, OF_ADMITTED, OF_ALL, SHED};
-use super::{GROWS, Ladder, Point};
-use crate::report::markdown::Table;
+use super::{GROWS, Ladder};
+use crate::report::markdown::{Table, counts};
 
 const COLUMNS: [&Metric; 4] = [&GOODPUT, &OF_ALL, &OF_ADMITTED, &SHED];
 
@@ -17,22 +15,25 @@ pub fn table(ladder: &Ladder) -> String {
         &COLUMNS.map(|m| m.name)[..],
     ]
     .concat();
-    let mut t = Table::new(&[&head[..], &["shed, by reason", "gave up", "failed"]].concat());
+    let mut t = Table::new(
+        &[
+            &head[..],
+            &["shed, by reason", "gave up", "failed, by reason"],
+        ]
+        .concat(),
+    );
     for point in ladder.points() {
         let head = [
             point.rung.to_owned(),
             point.load(),
             point.measured().to_string(),
         ];
-        let sum = |of: fn(&crate::load::metrics::Summary) -> usize| {
-            point
-                .cells
-                .iter()
-                .map(|c| of(&c.summary))
-                .sum::<usize>()
-                .to_string()
-        };
-        let tail = [reasons(&point), sum(|s| s.censored), sum(|s| s.failed)];
+        let cells = || point.cells.iter().map(|c| &c.summary);
+        let tail = [
+            counts(cells().map(|s| &s.shed_by_reason)),
+            cells().map(|s| s.censored).sum::<usize>().to_string(),
+            counts(cells().map(|s| &s.failed_by_error)),
+        ];
         t.row(
             head.into_iter()
                 .chain(COLUMNS.map(|m| m.show(&point)))
@@ -43,21 +44,4 @@ pub fn table(ladder: &Ladder) -> String {
         "SLO: the whole answer within {slo_s} s of its intended arrival.\n\n{}\n{GROWS}",
         t.text
     )
-}
-
-/// Refusals of all seeds together.
-fn reasons(point: &Point) -> String {
-    let mut all = BTreeMap::new();
-    for (reason, n) in point.cells.iter().flat_map(|c| &c.summary.shed_by_reason) {
-        *all.entry(reason).or_insert(0) += n;
-    }
-    let all: Vec<String> = all
-        .iter()
-        .map(|(reason, n)| format!("{n} × {reason}"))
-        .collect();
-    if all.is_empty() {
-        "–".into()
-    } else {
-        all.join(", ")
-    }
 }

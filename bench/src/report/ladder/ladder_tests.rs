@@ -52,9 +52,13 @@ fn meta(rate: f64, seed: u64, records: &[Record]) -> Meta {
 /// Writes a cell of 200 requests whose i-th takes `e2e_us(i)`.
 fn cell(folder: &Path, (rung, rate, seed): (&str, u32, u64), e2e_us: impl Fn(u64) -> u64) {
     let records = run(200, 1_000_000 / u64::from(rate), e2e_us);
+    keep(folder, (rung, rate, seed), &records);
+}
+
+fn keep(folder: &Path, (rung, rate, seed): (&str, u32, u64), records: &[Record]) {
     let path = folder.join(format!("{rung}-{rate}-{seed}.parquet"));
-    parquet::write(&path, &records).unwrap();
-    meta(f64::from(rate), seed, &records).write(&path).unwrap();
+    parquet::write(&path, records).unwrap();
+    meta(f64::from(rate), seed, records).write(&path).unwrap();
 }
 
 /// Rung 1 takes 30 ms at 10/s and its queue grows at 100/s; rung 2 takes 40 ms at 10/s and 50 ms at 100/s, 52 ms
@@ -78,7 +82,93 @@ pub fn small() -> Ladder {
     Ladder::read(folder.path(), None).unwrap()
 }
 
-fn row<'a>(table: &'a str, beginning: &str) -> Vec<&'a str> {
+/// Writes, below `parent`, a ladder of one rung that promises nothing, 30 ms a request, and one that promises 60 ms at
+/// `level`. What that does to each ten of its 200 requests, in their order:
+///
+/// - 1 promise missed, after 70 ms
+/// - 5 promises kept, after 50 ms; but of these, one's client leaves after 30 ms, one's after 100 ms, one fails, and
+///   one takes 61 ms by the client's clock
+/// - 1 explored, 80 ms
+/// - 1 in the best-effort lane: in turn done after 40 ms and dropped after 100 ms
+/// - 1 refused, `slo_overloaded`
+/// - 1 refused, in turn `queue_full` without being looked at and `slo_infeasible`
+pub fn write_promising(parent: &Path, name: &str, level: f64) -> PathBuf {
+    let folder = parent.join(name);
+    std::fs::create_dir(&folder).unwrap();
+    for rate in [10, 100] {
+        cell(&folder, ("rung4-a", rate, 0), |_| 30_000);
+        let mut records = run(200, 1_000_000 / u64::from(rate), e2e_us);
+        for (i, r) in (0..).zip(&mut records) {
+            decide(i, r, level);
+        }
+        keep(&folder, ("rung5-b", rate, 0), &records);
+    }
+    folder
+}
+
+fn e2e_us(i: u64) -> u64 {
+    match (i, i % 10, i % 20) {
+        (1, ..) => 30_000,
+        (2, ..) => 100_000,
+        (4, ..) => 61_000,
+        (_, 0, _) => 70_000,
+        (_, 1..=5, _) => 50_000,
+        (_, 6, _) => 80_000,
+        (.., 7) => 40_000,
+        (.., 17) => 100_000,
+        _ => 1000,
+    }
+}
+
+fn decide(i: u64, r: &mut Record, level: f64) {
+    (r.prompt_tokens, r.cached_tokens) = (Some(100), Some(64));
+    r.level = Some(level);
+    let mut refuse = |status, code: &str| {
+        (r.status, r.code, r.first_frame_us) = (Some(status), Some(code.into()), None);
+    };
+    let verdict = match (i % 10, i % 20) {
+        (..=5, _) => {
+            (r.bound_ms, r.kept) = (Some(60.0), Some(!i.is_multiple_of(10)));
+            "promised"
+        }
+        (6, _) => {
+            (r.bound_ms, r.kept) = (Some(120.0), None);
+            "explored"
+        }
+        (7, 7) => "best_effort",
+        (7, _) => {
+            (r.code, r.error) = (Some("slo_expired".into()), Some("too late".into()));
+            "best_effort"
+        }
+        (8, _) => {
+            refuse(503, "slo_overloaded");
+            "overloaded"
+        }
+        (_, 9) => {
+            refuse(503, "queue_full");
+            r.level = None;
+            return;
+        }
+        _ => {
+            refuse(422, "slo_infeasible");
+            "infeasible"
+        }
+    };
+    r.verdict = Some(verdict.into());
+    if i == 1 || i == 2 {
+        (r.censored, r.kept) = (true, None);
+    }
+    if i == 3 {
+        (r.error, r.kept) = (Some("cut off".into()), None);
+    }
+}
+
+pub fn promising() -> Ladder {
+    let parent = tempfile::tempdir().unwrap();
+    Ladder::read(&write_promising(parent.path(), "ladder", 0.95), None).unwrap()
+}
+
+pub fn row<'a>(table: &'a str, beginning: &str) -> Vec<&'a str> {
     let line = table.lines().find(|l| l.starts_with(beginning));
     line.unwrap_or_else(|| panic!("no {beginning} in\n{table}"))
         .split('|')

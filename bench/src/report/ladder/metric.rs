@@ -73,6 +73,12 @@ pub const SHED: Metric = Metric {
     is_bound: |_| false,
     less_is_worse: false,
 };
+pub const PREFIX_HITS: Metric = Metric {
+    name: "prefix hits, %",
+    get: |s| s.cached_share.map(|v| v * 100.0),
+    is_bound: |_| false,
+    less_is_worse: true,
+};
 pub const IN_FLIGHT: Metric = Metric {
     name: "in flight, mean",
     get: |s| Some(s.mean_in_flight),

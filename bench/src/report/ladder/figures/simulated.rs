@@ -1,49 +1,19 @@
 //! The figures of a simulated grid: the same curves, with the clairvoyant's ceiling.
 
-use std::path::Path;
-
-use anyhow::{Context, Result};
-
-use super::canvas;
+use super::Drawn;
 use super::curves::{Curves, Panel, Sample};
 use crate::stats::Spread;
 use crate::twin::cell::Cell;
 use crate::twin::simulate::Grid;
 
-const NAMES: [&str; 2] = ["latency", "goodput"];
 const CEILING: &str = "clairvoyant, at most";
 
-fn drawn(grid: &Grid) -> [Curves; 2] {
-    [latency(grid), goodput(grid)]
-}
-
-/// Draws both into `folder`, as SVG and as PNG.
-///
-/// # Errors
-/// When a file can't be written.
-pub fn write(grid: &Grid, folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    for (name, figure) in NAMES.iter().zip(drawn(grid)) {
-        let path = folder.join(name);
-        canvas::png(&figure, &path.with_extension("png"))?;
-        std::fs::write(path.with_extension("svg"), canvas::svg(&figure)?)?;
-    }
-    Ok(())
-}
-
-/// Those in `folder` that are not what the grid says, by their SVG.
-///
-/// # Errors
-/// When one can't be drawn.
-pub fn stale(grid: &Grid, folder: &Path) -> Result<Vec<&'static str>> {
-    let mut stale = Vec::new();
-    for (name, figure) in NAMES.into_iter().zip(drawn(grid)) {
-        let there = std::fs::read_to_string(folder.join(name).with_extension("svg")).ok();
-        if there != Some(canvas::svg(&figure)?) {
-            stale.push(name);
-        }
-    }
-    Ok(stale)
+/// Both.
+pub fn of(grid: &Grid) -> Vec<Drawn> {
+    vec![
+        Drawn::new("latency", latency(grid)),
+        Drawn::new("goodput", goodput(grid)),
+    ]
 }
 
 fn latency(grid: &Grid) -> Curves {
