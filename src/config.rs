@@ -239,6 +239,10 @@ impl Config {
             _ => pool,
         };
         let plan = sizing.plan().ok_or_else(|| {
+            if available == 0 {
+                let what = "kv.cells: \"auto\" rests on the memory that is left, which /proc/meminfo does not say; give a number";
+                return ConfigError(what.into());
+            }
             ConfigError(format!(
                 "kv.cells: {} MiB are left, and kv.utilisation, kv.headroom_mib and kv.budget_mib leave none \
                  of them",

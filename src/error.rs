@@ -63,7 +63,7 @@ pub enum ServeError {
         code: &'static str,
     },
 
-    /// No latency bound fits what the request asks for: 422 if none ever would, 503 if none does now.
+    /// No latency bound fits what the request asks for: 422 if waiting would not help, 503 if none does now.
     #[error("{}", unpromised(.0))]
     Unpromised(Box<Refusal>),
 
@@ -117,7 +117,7 @@ impl ServeError {
             Self::BodyTooLarge { .. } => 413,
             Self::UnsupportedMediaType => 415,
             Self::Engine { .. } | Self::Internal => 500,
-            Self::Unpromised(refusal) if is_infeasible(refusal) => 422,
+            Self::Unpromised(refusal) if !refusal.answer.decision.waiting_helps() => 422,
             Self::Overloaded { .. }
             | Self::Unpromised(_)
             | Self::Expired { .. }
@@ -225,21 +225,20 @@ impl ServeError {
     }
 }
 
-fn is_infeasible(refusal: &Refusal) -> bool {
-    refusal.answer.decision.verdict == Verdict::Infeasible
-}
-
 fn unpromised(refusal: &Refusal) -> String {
     let decision = &refusal.answer.decision;
     let confidence = decision.confidence();
     match (refusal.answer.bound_ms(), decision.bound_ms) {
-        (Some(bound), _) if is_infeasible(refusal) => format!(
+        (Some(bound), _) if !decision.waiting_helps() => format!(
             "the reply would take up to {bound} ms (with confidence {confidence}), longer than slo.e2e_ms, and \
              would on an idle server as well"
         ),
         (Some(bound), _) => format!(
             "the reply would take up to {bound} ms (with confidence {confidence}), longer than slo.e2e_ms; retry \
              later"
+        ),
+        (None, Err(why)) if !decision.waiting_helps() => format!(
+            "no latency can be promised to a request like this: its {why}; error.counter_offer says what can be"
         ),
         (None, Err(why)) => format!("no latency can be promised at the moment: {why}; retry later"),
         (None, Ok(_)) => "no latency can be promised at the moment; retry later".to_owned(),

@@ -180,7 +180,7 @@ impl Job {
                 spec.terms.lane = Lane::BestEffort;
                 if let Some(reservation) = &mut self.ticket.reservation {
                     // Where the lane is full it keeps the seat that it has.
-                    let _ = reservation.move_to_best_effort();
+                    let _ = reservation.move_to(Lane::BestEffort);
                 }
             }
             Fallback::Refuse if self.generated.is_empty() => {

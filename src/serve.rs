@@ -13,7 +13,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::clock::Clock;
 use crate::config::{Auto, AutoOr, Backend, Config};
 use crate::error::ServeError;
-use crate::http::openai::{RequestLimits, Slo};
 use crate::http::server;
 use crate::http::state::{AppState, Served};
 use crate::lifecycle::Phase;
@@ -125,7 +124,7 @@ async fn serve(config: Config, listener: TcpListener, admin: Option<TcpListener>
     // What is left has been told its end; this closes the sockets. A second signal waits for nobody.
     let graceful = exit != Exit::Interrupted;
     let stopped = futures_util::future::join_all(http.iter().map(|http| http.stop(graceful)));
-    let _ = tokio::time::timeout(Duration::from_secs(2), stopped).await;
+    let _ = tokio::time::timeout(SOCKETS_CLOSE, stopped).await;
     if let Some(served) = state.served.get() {
         served.engine.stop();
     }
@@ -138,21 +137,7 @@ fn state(config: Config) -> Result<Data<AppState>, prometheus::Error> {
         published: Arc::new(Published::default()),
         accounts: Accounts::new(Metrics::new()?),
     };
-    let some = |ms: u64| (ms > 0).then_some(ms);
-    let limits = RequestLimits {
-        max_output_tokens: config.limits.max_output_tokens,
-        default_max_tokens: config.limits.default_max_tokens,
-        default_slo: Slo {
-            e2e_ms: some(config.slo.e2e_ms),
-            ttft_ms: some(config.slo.ttft_ms),
-            ..Slo::default()
-        },
-        max_stop_strings: 4,
-        max_stop_bytes: 1024,
-        max_messages: 4096,
-        max_json_values: 100_000,
-    };
-    Ok(Data::new(AppState::new(config, shared, limits)))
+    Ok(Data::new(AppState::new(config, shared)))
 }
 
 /// Starts the engine and watches over it. Returns when it can't be started or something in it died.
@@ -311,12 +296,17 @@ async fn drain(state: &Data<AppState>) {
     tracing::info!("drained");
 }
 
+/// How long replies that were ended may take to say so, and after that the sockets to close. Together they are what a
+/// drain may take beyond its limit, which a supervisor counts on.
+const ENDS_TOLD: Duration = Duration::from_millis(500);
+const SOCKETS_CLOSE: Duration = Duration::from_millis(500);
+
 /// Tells every open reply that it ends, and gives the sockets a moment to say so.
 async fn end_all(state: &Data<AppState>, error: ServeError, outcome: Outcome) {
     state.lifecycle.enter(Phase::Draining);
     state.shared.accounts.cut(outcome);
     state.lifecycle.cut(error);
-    let _ = tokio::time::timeout(Duration::from_secs(1), nothing_in_flight(state)).await;
+    let _ = tokio::time::timeout(ENDS_TOLD, nothing_in_flight(state)).await;
 }
 
 async fn nothing_in_flight(state: &Data<AppState>) {

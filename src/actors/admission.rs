@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::ids::TokenId;
 use crate::job::{Admitted, Job, Standing, Wish};
 use crate::logic::admission::{self, CapacityCap};
-use crate::logic::capacity::{CapacityExceeded, Reservation};
+use crate::logic::capacity::CapacityExceeded;
 use crate::logic::conformal::controller::{Controller, Course};
 use crate::logic::conformal::policy::{Decision, Mode, Request, Verdict};
 use crate::logic::conformal::predictor::{Latency, Model};
@@ -77,10 +77,12 @@ impl Admission {
 
     fn refusal(&self, request: &Request, snapshot: &Snapshot, answer: Answer) -> Refusal {
         let controller = &self.promises.controller;
-        let waiting_helps = answer.decision.verdict != Verdict::Infeasible;
         Refusal {
             offer: controller.counter_offer(request, snapshot, &answer.decision),
-            retry_after_s: waiting_helps.then(|| controller.retry_after_s(request, snapshot)),
+            retry_after_s: answer
+                .decision
+                .waiting_helps()
+                .then(|| controller.retry_after_s(request, snapshot)),
             answer,
         }
     }
@@ -88,10 +90,6 @@ impl Admission {
     /// Takes the request's seat in its lane. An error says why there is none, and when to come back.
     fn hold(&self, spec: &RequestSpec, job: &mut Job) -> Result<(), (CapacityExceeded, u32)> {
         let engine = self.published.snapshot(spec.terms.lane);
-        if spec.yields() {
-            let in_lane = move_to_best_effort(job);
-            in_lane.map_err(|full| (full, self.capacity.retry.seconds(&engine, spec.id.0)))?;
-        }
         let Some(reservation) = job.ticket.reservation.as_mut() else {
             return Ok(());
         };
@@ -250,7 +248,7 @@ fn agree(spec: &mut RequestSpec, decision: &Decision, now: Timestamp) {
 
 fn move_to_best_effort(job: &mut Job) -> Result<(), CapacityExceeded> {
     let reservation = job.ticket.reservation.as_mut();
-    reservation.map_or(Ok(()), Reservation::move_to_best_effort)
+    reservation.map_or(Ok(()), |r| r.move_to(Lane::BestEffort))
 }
 
 fn full(job: Job, reason: CapacityExceeded, retry_after_s: u32) -> Refused {

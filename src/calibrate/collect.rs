@@ -13,6 +13,7 @@ use super::prompts::Prompts;
 use super::workdir::{Manifest, Settings, Workdir};
 use crate::config::Config;
 use crate::logic::conformal::artifact::Provenance;
+use crate::logic::conformal::online::CalibratorConfig;
 use crate::logic::conformal::rounds::{self, Block, LOADS};
 use crate::logic::conformal::trace::TraceRow;
 use crate::logic::rng::SplitMix64;
@@ -104,9 +105,12 @@ impl Collection<'_> {
             Err(e) => return Err(daemon.explain(e).await),
         };
         if late == 0 {
+            let minutes = self.settings.plan.minutes;
             return Err(Failure::Usage(format!(
-                "--minutes {}: nothing was completed in {seconds:.0} s",
-                self.settings.plan.minutes
+                "--minutes {minutes}: of {seats} requests at a time none was completed in the last {:.0} s of {seconds:.0}; \
+                 try {:.0}",
+                seconds / 2.0,
+                (minutes * 4.0).ceil()
             )));
         }
         let manifest = Manifest {
@@ -115,9 +119,11 @@ impl Collection<'_> {
             provenance: self.provenance(&mut daemon).await?,
         };
         let _ = std::fs::remove_file(traces);
+        let scores = self.settings.plan.calibrated_s() * manifest.saturation_per_s;
         progress.say(&format!(
-            "saturation: {:.2} requests/s",
-            manifest.saturation_per_s
+            "saturation: {:.2} requests/s; about {scores:.0} scores are to come, {} are the fewest that promise anything",
+            manifest.saturation_per_s,
+            CalibratorConfig::default().minimum
         ));
         self.work.begin(&manifest)?;
         Ok(manifest)

@@ -84,7 +84,7 @@ impl Failure {
 /// Says what is in the way.
 pub fn run(config: &Config, args: &CalibrateArgs) -> Result<(), Failure> {
     let plan = args.plan()?;
-    let prompts = Prompts::read(args.prompts.as_deref())?;
+    let prompts = Prompts::read(args.prompts.as_deref(), config)?;
     let out = match &args.out {
         Some(out) => out.clone(),
         None if config.admission.artifact.as_os_str().is_empty() => OUT.into(),

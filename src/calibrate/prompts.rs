@@ -1,7 +1,8 @@
 //! What is asked while a calibration is collected: the requests of a file, or some of this module's own.
 //!
-//! Its own are like those of many services: seven of ten begin with one of four system prompts, the others with
-//! one that nobody else has; some go on with a conversation; replies are capped by a lognormal length.
+//! Its own are like those of many services: some are a bare question; of the others seven of ten begin with one of four
+//! system prompts, the rest with one that nobody else has; some go on with a conversation; replies are capped by a lognormal length, but for some
+//! that leave it to the daemon's default, as clients do.
 
 use std::path::Path;
 
@@ -9,13 +10,20 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Failure;
+use crate::config::Config;
+use crate::http::openai::{RequestLimits, parse_chat};
 use crate::hub;
 use crate::logic::rng::SplitMix64;
 
 const SHARED: f64 = 0.7;
 const SYSTEM_PROMPTS: usize = 4;
-/// Of the requests with earlier turns.
+/// Of the requests without a system prompt.
+const BARE: f64 = 0.15;
+/// Of the others, those with earlier turns.
 const CONVERSATIONS: f64 = 0.2;
+
+/// Of the requests that name no cap.
+const UNCAPPED: f64 = 0.05;
 
 /// Logarithm of the caps' median, and its deviation.
 const CAP_LOG_MEAN: f64 = 4.6;
@@ -80,7 +88,7 @@ impl Prompts {
     ///
     /// # Errors
     /// Names the file and the line.
-    pub fn read(file: Option<&Path>) -> Result<Self, Failure> {
+    pub fn read(file: Option<&Path>, config: &Config) -> Result<Self, Failure> {
         let Some(path) = file else {
             let systems = (0..SYSTEM_PROMPTS).map(|i| own_rules(i as u64, 12 + 8 * i));
             return Ok(Self::Own {
@@ -89,10 +97,11 @@ impl Prompts {
         };
         let fault = |why: String| Failure::Usage(format!("--prompts: {}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|e| fault(e.to_string()))?;
+        let limits = RequestLimits::of(config);
         let bodies: Vec<_> = (1..)
             .zip(text.lines())
             .filter(|(_, line)| !line.trim().is_empty())
-            .map(|(n, line)| body(line).map_err(|why| fault(format!("line {n}: {why}"))))
+            .map(|(n, line)| body(line, &limits).map_err(|why| fault(format!("line {n}: {why}"))))
             .collect::<Result<_, _>>()?;
         if bodies.is_empty() {
             return Err(fault("no request in it".into()));
@@ -141,40 +150,34 @@ impl Asking<'_> {
                 bodies[self.at].clone()
             }
         };
-        let caps = ["max_tokens", "max_completion_tokens"];
-        if !caps.iter().any(|k| body.contains_key(*k)) {
-            let cap = (CAP_LOG_MEAN + CAP_LOG_SD * rng.normal()).exp();
-            let cap = cap.clamp(CAP.0, CAP.1).round() as u32;
-            body.insert("max_tokens".into(), cap.into());
-        }
         body.insert("stream".into(), true.into());
         Value::Object(body).to_string()
     }
 }
 
-/// A line of a file. It is asked of the model that is calibrated, whichever it names.
-fn body(line: &str) -> Result<Map<String, Value>, String> {
+/// A line of a file: what the daemon would take. It is asked of the model that is calibrated, whichever it names.
+fn body(line: &str, limits: &RequestLimits) -> Result<Map<String, Value>, String> {
+    parse_chat(line.as_bytes(), &|_| None, limits).map_err(|e| e.to_string())?;
     let mut body: Map<String, Value> = serde_json::from_str(line).map_err(|e| e.to_string())?;
-    if !body.get("messages").is_some_and(Value::is_array) {
-        return Err("no \"messages\"".into());
-    }
     body.remove("model");
     Ok(body)
 }
 
 fn own(systems: &[String], rng: &mut SplitMix64) -> Map<String, Value> {
     let message = |role: &str, text: &str| json!({ "role": role, "content": text });
-    let system = if rng.unit() < SHARED {
-        systems[rng.below(systems.len())].clone()
+    let system = if rng.unit() < BARE {
+        None
+    } else if rng.unit() < SHARED {
+        Some(systems[rng.below(systems.len())].clone())
     } else {
-        own_rules(rng.next_u64() | 1 << 63, 12 + rng.below(25))
+        Some(own_rules(rng.next_u64() | 1 << 63, 12 + rng.below(25)))
     };
-    let turns = if rng.unit() < CONVERSATIONS {
+    let turns = if system.is_some() && rng.unit() < CONVERSATIONS {
         1 + rng.below(2)
     } else {
         0
     };
-    let mut messages = vec![message("system", &system)];
+    let mut messages: Vec<Value> = system.iter().map(|s| message("system", s)).collect();
     for _ in 0..turns {
         messages.push(message("user", QUESTIONS[rng.below(QUESTIONS.len())]));
         messages.push(message("assistant", RULES[rng.below(RULES.len())]));
@@ -188,6 +191,11 @@ fn own(systems: &[String], rng: &mut SplitMix64) -> Map<String, Value> {
     let mut body = Map::new();
     body.insert("messages".into(), messages.into());
     body.insert("temperature".into(), 0.into());
+    if rng.unit() >= UNCAPPED {
+        let cap = (CAP_LOG_MEAN + CAP_LOG_SD * rng.normal()).exp();
+        let cap = cap.clamp(CAP.0, CAP.1).round() as u32;
+        body.insert("max_tokens".into(), cap.into());
+    }
     body
 }
 
@@ -202,54 +210,90 @@ fn own_rules(number: u64, rules: usize) -> String {
 mod tests {
     use super::*;
 
-    fn system(body: &str) -> String {
+    #[test]
+    fn some_of_its_own_leave_the_cap_to_the_daemon() {
+        let prompts = Prompts::read(None, &config()).unwrap();
+        let mut asking = prompts.asking(2);
+        let caps = (0..1000).map(|_| {
+            let body: Value = serde_json::from_str(&asking.next()).unwrap();
+            body["max_tokens"].as_u64()
+        });
+        let (capped, uncapped): (Vec<_>, Vec<_>) = caps.partition(Option::is_some);
+        assert!((20..100).contains(&uncapped.len()), "{}", uncapped.len());
+        let caps = capped.into_iter().flatten();
+        assert!(caps.clone().all(|c| (16..=512).contains(&c)));
+        // The median of the lognormal is about 100.
+        let below = caps.clone().filter(|c| *c < 100).count();
+        assert!(below.abs_diff(caps.count() / 2) < 80, "{below}");
+    }
+
+    fn config() -> Config {
+        Config::load(None, [], &crate::config::Flags::default()).unwrap()
+    }
+
+    /// `None` without a system prompt.
+    fn system(body: &str) -> Option<String> {
         let body: Value = serde_json::from_str(body).unwrap();
-        body["messages"][0]["content"].as_str().unwrap().to_owned()
+        let first = &body["messages"][0];
+        (first["role"] == "system").then(|| first["content"].as_str().unwrap().to_owned())
     }
 
     #[test]
     fn most_begin_with_one_of_four_and_the_others_with_their_own() {
-        let prompts = Prompts::read(None).unwrap();
+        let prompts = Prompts::read(None, &config()).unwrap();
         let mut asking = prompts.asking(1);
+        let mut bare = 0;
         let mut seen = std::collections::BTreeMap::<String, u32>::new();
         for _ in 0..1000 {
-            *seen.entry(system(&asking.next())).or_default() += 1;
+            match system(&asking.next()) {
+                Some(system) => *seen.entry(system).or_default() += 1,
+                None => bare += 1,
+            }
         }
+        assert!((100..200).contains(&bare), "{bare}");
         let shared: Vec<u32> = seen.values().copied().filter(|n| *n > 1).collect();
         assert_eq!(shared.len(), SYSTEM_PROMPTS);
         // Five standard deviations.
-        assert!(shared.iter().sum::<u32>().abs_diff(700) < 75, "{shared:?}");
+        assert!(
+            shared.iter().sum::<u32>().abs_diff((1000 - bare) * 7 / 10) < 75,
+            "{shared:?}"
+        );
     }
 
     #[test]
     fn a_file_is_asked_as_it_stands_and_says_where_it_is_wrong() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let lines = "{\"messages\":[],\"max_tokens\":7,\"model\":\"other\"}\n\n{\"messages\":[1],\"stream\":false}\n";
+        let lines = concat!(
+            r#"{"messages":[{"role":"user","content":"a"}],"max_tokens":7,"model":"other"}"#,
+            "\n\n",
+            r#"{"messages":[{"role":"user","content":"b"}],"stream":false}"#
+        );
         std::fs::write(file.path(), lines).unwrap();
-        let prompts = Prompts::read(Some(file.path())).unwrap();
+        let prompts = Prompts::read(Some(file.path()), &config()).unwrap();
         let mut asking = prompts.asking(1);
         for _ in 0..20 {
             let body: Value = serde_json::from_str(&asking.next()).unwrap();
-            let cap = body["max_tokens"].as_u64().unwrap();
-            assert!(
-                if body["messages"][0] == 1 {
-                    cap >= 16
-                } else {
-                    cap == 7
-                },
-                "{body}"
-            );
+            let cap = if body["messages"][0]["content"] == "b" {
+                Value::Null
+            } else {
+                7.into()
+            };
+            assert_eq!(body["max_tokens"], cap, "{body}");
             assert_eq!(
                 (&body["stream"], &body["model"]),
                 (&true.into(), &Value::Null)
             );
         }
         for (text, says) in [
-            ("{\"messages\":[]}\n{}", "line 2: no \"messages\""),
+            (
+                r#"{"messages":[{"role":"user","content":"a"}]}
+{"messages":[1]}"#,
+                "line 2: ",
+            ),
             ("\n", "no request"),
         ] {
             std::fs::write(file.path(), text).unwrap();
-            let Err(Failure::Usage(why)) = Prompts::read(Some(file.path())) else {
+            let Err(Failure::Usage(why)) = Prompts::read(Some(file.path()), &config()) else {
                 panic!("{text} was taken")
             };
             assert!(why.contains(says) && why.contains("--prompts"), "{why}");

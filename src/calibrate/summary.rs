@@ -30,12 +30,12 @@ pub fn summary(artifact: &Artifact, folds: &Folds) -> String {
     let _ = match supported.last() {
         Some(a) => writeln!(
             out,
-            "\n{n} scores support promises with a confidence of up to {}. On the test fold:",
+            "\n{n} scores support promises with a confidence of {} at least. On the test fold:",
             1.0 - a.get()
         ),
         None => writeln!(
             out,
-            "\n{n} scores support no promise: {} are needed; the daemon adds what it serves",
+            "\nNO PROMISE: {n} scores, and {} are needed. Collect for longer (--minutes), or let the daemon add what it serves.",
             CalibratorConfig::default().minimum
         ),
     };

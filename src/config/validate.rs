@@ -11,6 +11,12 @@ use crate::logic::kv::BLOCK_TOKENS;
 /// llama.cpp's own bound (`LLAMA_MAX_SEQ`).
 pub const SEQUENCES_MAX: u32 = 256;
 
+/// Of any time.
+const DAY_S: u64 = 86_400;
+
+/// Beyond what any machine's descriptors allow.
+const REQUESTS_MAX: usize = 1 << 20;
+
 /// Two files of a line each.
 const TRACE_BYTES_MIN: u64 = 4096;
 
@@ -40,9 +46,31 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         )?;
     }
     at_least_1("server.body_bytes_max", c.server.body_bytes_max as u64)?;
-    at_least_1("server.sse_keep_alive_s", c.server.sse_keep_alive_s)?;
-    at_least_1("server.keep_alive_s", c.server.keep_alive_s)?;
-    at_least_1("server.request_timeout_s", c.server.request_timeout_s)?;
+    for (key, seconds) in [
+        ("server.sse_keep_alive_s", c.server.sse_keep_alive_s),
+        ("server.keep_alive_s", c.server.keep_alive_s),
+        ("server.request_timeout_s", c.server.request_timeout_s),
+        ("lifecycle.step_age_limit_s", c.lifecycle.step_age_limit_s),
+        ("lifecycle.drain_limit_s", c.lifecycle.drain_limit_s),
+    ] {
+        rule(
+            (1..=DAY_S).contains(&seconds),
+            key,
+            format!("{seconds} is not between 1 and {DAY_S}"),
+        )?;
+    }
+    for (key, ms) in [
+        ("scheduler.fill_timeout_ms", c.scheduler.fill_timeout_ms),
+        ("lifecycle.drain_grace_ms", c.lifecycle.drain_grace_ms),
+        ("slo.e2e_ms", c.slo.e2e_ms),
+        ("slo.ttft_ms", c.slo.ttft_ms),
+    ] {
+        rule(
+            ms <= DAY_S * 1000,
+            key,
+            format!("{ms} is more than a day, {}", DAY_S * 1000),
+        )?;
+    }
     rule(
         c.server.workers <= 256,
         "server.workers",
@@ -110,7 +138,11 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
             c.sequences()
         ),
     )?;
-    at_least_1("limits.requests", c.limits.requests as u64)?;
+    rule(
+        (1..=REQUESTS_MAX).contains(&c.limits.requests),
+        "limits.requests",
+        format!("{} is not between 1 and {REQUESTS_MAX}", c.limits.requests),
+    )?;
     at_least_1("limits.tokens", c.limits.tokens)?;
     at_least_1("limits.request_bytes", c.limits.request_bytes as u64)?;
     rule(
@@ -162,8 +194,6 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         format!("{} is less than {TRACE_BYTES_MIN}", a.trace_bytes_max),
     )?;
     at_least_1("admission.learn_completions", a.learn_completions as u64)?;
-    at_least_1("lifecycle.step_age_limit_s", c.lifecycle.step_age_limit_s)?;
-    at_least_1("lifecycle.drain_limit_s", c.lifecycle.drain_limit_s)?;
     rule(
         c.fake.length_min >= 1 && c.fake.length_min <= c.fake.length_max,
         "fake.length_min",

@@ -36,11 +36,12 @@ async fn answer(state: &AppState, intake: Intake) -> Result<HttpResponse, ServeE
         ..
     } = intake;
     // As a request would: what the server can't hold it can't promise.
-    let in_lane = match wish.best_effort {
-        true => reservation.move_to_best_effort(),
-        false => Ok(()),
+    let lane = match wish.best_effort {
+        true => Lane::BestEffort,
+        false => Lane::Promised,
     };
-    in_lane
+    reservation
+        .move_to(lane)
         .and_then(|()| reservation.add_tokens(u64::from(spec.cells_max())))
         .map_err(|reason| super::body::overloaded(state, reason))?;
     let gone = |e: actix::MailboxError| ServeError::Engine {

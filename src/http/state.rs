@@ -45,23 +45,24 @@ pub struct AppState {
 impl AppState {
     /// The state of a server without a model yet.
     #[must_use]
-    pub fn new(config: Config, shared: Shared, request_limits: RequestLimits) -> Self {
+    pub fn new(config: Config, shared: Shared) -> Self {
         Self {
             lifecycle: Lifecycle::default(),
             capacity: Capacity::of_lanes(config.capacities()),
-            admin_capacity: Capacity::new(CapacityLimits {
-                requests: 1,
+            // One at a time, and no lane beside it.
+            admin_capacity: Capacity::of_lanes([1, 0].map(|requests| CapacityLimits {
+                requests,
                 bytes: usize::MAX,
                 tokens: u64::MAX,
-            }),
+            })),
             retry: RetryAfter {
                 cap: std::time::Duration::from_secs(config.limits.retry_after_s_max),
             },
             served: OnceLock::new(),
             next_id: AtomicU64::new(1),
-            config,
             shared,
-            request_limits,
+            request_limits: RequestLimits::of(&config),
+            config,
         }
     }
 

@@ -35,14 +35,16 @@ pub struct CapacityCap {
 }
 
 impl CapacityCap {
-    /// Decides on one request. `reservation` is its seat; an admitted request has its tokens added to it.
+    /// Decides on one request. `reservation` is its seat, in whichever lane; an admitted request sits in its own and has
+    /// its tokens added to it.
     pub fn decide(
         &self,
         spec: &RequestSpec,
         reservation: &mut Reservation,
         engine: &EngineSnapshot,
     ) -> Verdict {
-        match reservation.add_tokens(u64::from(spec.cells_max())) {
+        let seated = reservation.move_to(spec.terms.lane);
+        match seated.and_then(|()| reservation.add_tokens(u64::from(spec.cells_max()))) {
             Ok(()) => Verdict::Admit,
             Err(reason) => Verdict::Refuse {
                 reason,

@@ -5,7 +5,8 @@
 //! comes back when the [`Reservation`] is dropped, wherever that happens.
 //!
 //! The best-effort lane has limits of its own beside the others', so that however full it is nobody else is
-//! refused for it. Every request begins outside of it, since its lane is known only once it is read.
+//! refused for it, and however full they are it has room of its own. Which lane a request is of is known only once it
+//! is read: until then it sits where there is a seat, outside of the lane if it can.
 
 use super::request::Lane;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,10 +81,11 @@ impl Capacity {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a seat and the bytes of a body, both or neither.
+    /// Takes a seat and the bytes of a body, both or neither, for a request of either lane.
+    /// [`Reservation::move_to`] comes next.
     ///
     /// # Errors
-    /// Says which limit is reached.
+    /// Says which limit is reached outside of the best-effort lane, when that is full as well.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation, CapacityExceeded> {
         let mut reservation = Reservation {
             capacity: Arc::clone(self),
@@ -95,8 +97,20 @@ impl Capacity {
             bytes,
             tokens: 0,
         };
-        reservation.add(wanted)?;
+        if let Err(full) = reservation.add(wanted) {
+            reservation.lane = Lane::BestEffort;
+            reservation.add(wanted).map_err(|_| full)?;
+        }
         Ok(reservation)
+    }
+
+    fn fits(&self, lane: Lane, held: &[Held; 2], wanted: Held) -> Result<(), CapacityExceeded> {
+        let i = lane.index();
+        match (self.limits[i].exceeded(held[i], wanted), lane) {
+            (None, _) => Ok(()),
+            (Some(exceeded), Lane::Promised) => Err(exceeded),
+            (Some(_), Lane::BestEffort) => Err(CapacityExceeded::BestEffort),
+        }
     }
 
     /// What is held now outside of the best-effort lane.
@@ -156,16 +170,10 @@ impl Reservation {
     fn add(&mut self, wanted: Held) -> Result<(), CapacityExceeded> {
         let mut held = self.capacity.lock();
         let lane = self.lane.index();
-        let exceeded = self.capacity.limits[lane].exceeded(held[lane], wanted);
-        match (exceeded, self.lane) {
-            (None, _) => {
-                held[lane].add(wanted);
-                self.held.add(wanted);
-                Ok(())
-            }
-            (Some(exceeded), Lane::Promised) => Err(exceeded),
-            (Some(_), Lane::BestEffort) => Err(CapacityExceeded::BestEffort),
-        }
+        self.capacity.fits(self.lane, &held, wanted)?;
+        held[lane].add(wanted);
+        self.held.add(wanted);
+        Ok(())
     }
 
     /// Gives back what a body of unknown length turned out not to need.
@@ -189,23 +197,19 @@ impl Reservation {
         })
     }
 
-    /// Moves to the best-effort lane, with all that it holds.
+    /// Moves to a lane, with all that it holds.
     ///
     /// # Errors
     /// When that is full; nothing is changed then.
-    pub fn move_to_best_effort(&mut self) -> Result<(), CapacityExceeded> {
-        let mut held = self.capacity.lock();
-        let [promised, best_effort] = &mut *held;
-        let limits = &self.capacity.limits[Lane::BestEffort.index()];
-        if self.lane == Lane::BestEffort {
+    pub fn move_to(&mut self, lane: Lane) -> Result<(), CapacityExceeded> {
+        if self.lane == lane {
             return Ok(());
         }
-        if limits.exceeded(*best_effort, self.held).is_some() {
-            return Err(CapacityExceeded::BestEffort);
-        }
-        promised.take(self.held);
-        best_effort.add(self.held);
-        self.lane = Lane::BestEffort;
+        let mut held = self.capacity.lock();
+        self.capacity.fits(lane, &held, self.held)?;
+        held[self.lane.index()].take(self.held);
+        held[lane.index()].add(self.held);
+        self.lane = lane;
         Ok(())
     }
 }
@@ -223,11 +227,11 @@ mod tests {
 
     #[test]
     fn refuses_at_each_limit_and_gives_back_on_drop() {
-        let c = Capacity::new(CapacityLimits {
-            requests: 2,
+        let c = Capacity::of_lanes([2, 0].map(|requests| CapacityLimits {
+            requests,
             bytes: 10,
             tokens: 100,
-        });
+        }));
         let mut a = c.reserve(6).unwrap();
         assert_eq!(c.reserve(5).unwrap_err(), CapacityExceeded::Bytes);
         let mut b = c.reserve(4).unwrap();
@@ -261,7 +265,7 @@ mod tests {
         let mut lane: Vec<_> = (0..2)
             .map(|_| {
                 let mut r = c.reserve(4).unwrap();
-                r.move_to_best_effort().unwrap();
+                r.move_to(Lane::BestEffort).unwrap();
                 r.add_tokens(30).unwrap();
                 r
             })
@@ -269,48 +273,78 @@ mod tests {
         assert_eq!(c.held(), Held::default());
         let mut third = c.reserve(1).unwrap();
         let full = Err(CapacityExceeded::BestEffort);
-        assert_eq!(third.move_to_best_effort(), full);
+        assert_eq!(third.move_to(Lane::BestEffort), full);
         assert_eq!(c.held().requests, 1, "it stays where it was");
         assert_eq!(lane[0].add_tokens(41), full);
         lane.clear();
         assert_eq!(c.held_by(Lane::BestEffort), Held::default());
-        third.move_to_best_effort().unwrap();
+        third.move_to(Lane::BestEffort).unwrap();
         drop(third);
         assert_eq!(c.held_by(Lane::BestEffort), Held::default());
     }
 
     #[test]
     fn sixteen_threads_never_hold_more_than_the_limit() {
-        let c = Capacity::new(CapacityLimits {
-            requests: 3,
+        let c = Capacity::of_lanes([3, 2].map(|requests| CapacityLimits {
+            requests,
             bytes: 1000,
             tokens: 10,
-        });
+        }));
         std::thread::scope(|s| {
             for _ in 0..16 {
                 s.spawn(|| {
                     for _ in 0..500 {
                         if let Ok(r) = c.reserve(1) {
                             assert!(c.held().requests <= 3);
+                            assert!(c.held_by(Lane::BestEffort).requests <= 2);
                             drop(r);
                         }
                     }
                 });
             }
         });
-        assert_eq!(c.held(), Held::default());
+        assert_eq!(Lane::ALL.map(|lane| c.held_by(lane)), [Held::default(); 2]);
+    }
+
+    #[test]
+    fn who_comes_to_a_full_house_sits_in_the_lane_until_it_is_read() {
+        let c = Capacity::of_lanes([1, 1].map(|requests| CapacityLimits {
+            requests,
+            bytes: 10,
+            tokens: 100,
+        }));
+        let first = c.reserve(4).unwrap();
+        let mut second = c.reserve(4).unwrap();
+        assert_eq!(c.held_by(Lane::BestEffort).requests, 1);
+        assert_eq!(c.reserve(1).unwrap_err(), CapacityExceeded::Requests);
+        // One that yields to others stays; another one is refused for what is full, unless there is room by then.
+        second.move_to(Lane::BestEffort).unwrap();
+        let full = Err(CapacityExceeded::Requests);
+        assert_eq!(second.move_to(Lane::Promised), full);
+        drop(first);
+        second.move_to(Lane::Promised).unwrap();
+        let held = Held {
+            requests: 1,
+            bytes: 4,
+            tokens: 0,
+        };
+        assert_eq!(
+            Lane::ALL.map(|lane| c.held_by(lane)),
+            [held, Held::default()]
+        );
     }
 
     proptest! {
         #[test]
-        fn held_is_the_sum_of_what_lives(ops in prop::collection::vec((0u8..4, 0usize..5, 0u64..5), 0..60)) {
+        fn held_is_the_sum_of_what_lives(ops in prop::collection::vec((0u8..5, 0usize..5, 0u64..5), 0..60)) {
             let c = Capacity::new(CapacityLimits { requests: 4, bytes: 12, tokens: 12 });
             let mut live: Vec<Reservation> = Vec::new();
             for (op, b, t) in ops {
                 match op {
                     0 => if let Ok(r) = c.reserve(b) { live.push(r) },
                     1 => if let Some(r) = live.last_mut() { let _ = r.add_tokens(t); },
-                    2 => if let Some(r) = live.last_mut() { let _ = r.move_to_best_effort(); },
+                    2 => if let Some(r) = live.last_mut() { let _ = r.move_to(Lane::BestEffort); },
+                    3 => if let Some(r) = live.first_mut() { let _ = r.move_to(Lane::Promised); },
                     _ => { live.pop(); }
                 }
                 for lane in Lane::ALL {

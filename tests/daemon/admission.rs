@@ -173,14 +173,14 @@ fn a_request_may_name_its_own_confidence() {
     d.idle();
 }
 
-/// Nothing is known of prompts so long, so nothing is promised of them, whatever the deadline.
+/// Nothing is known of prompts so long, so nothing is promised of them, whatever the deadline; and no retry is of use.
 #[test]
 fn what_no_calibration_has_seen_gets_no_promise() {
     let d = Calibrated::new(CAREFUL, &[("kv.cells", "65536")]).start();
     let slo = json!({ "slo": { "e2e_ms": 10_000_000 } });
     let refused = send(&d, &ask_with(&"long ".repeat(32_000), 5, false, slo));
-    assert_error(&refused, 503, "slo_unsupported");
-    assert!(refused.header("retry-after").is_some());
+    assert_error(&refused, 422, "slo_unsupported");
+    assert!(refused.header("retry-after").is_none());
     d.idle();
 }
 

@@ -220,6 +220,53 @@ fn what_does_not_fit_runs_without_a_promise_if_so_configured() {
     d.idle();
 }
 
+/// And however full the house is, the lane has its own seats.
+#[test]
+fn a_full_house_keeps_nobody_out_of_the_lane() {
+    let d = paced(
+        "1000",
+        &[
+            ("scheduler.max_running", "2"),
+            ("limits.requests", "2"),
+            ("limits.best_effort_share", "0.5"),
+        ],
+    );
+    let house: Vec<_> = (0..2)
+        .map(|i| {
+            let mut client = d.chat(&ask(&format!("promised {i}"), 3000, true));
+            client.read_text(1);
+            client
+        })
+        .collect();
+    let waits = d.chat(&gently("waits", 5, true));
+    d.wait_for("it is in the lane", || {
+        number(&d.stats(), "/best_effort/held/requests") == 1
+    });
+    for (body, code) in [
+        (gently("one too many", 5, true), "queue_full"),
+        (ask("another", 5, true), "queue_full"),
+    ] {
+        assert_error(&d.chat(&body).response(), 503, code);
+    }
+    drop(house);
+    assert!(waits.response().is_done());
+    // With a seat in the lane and none elsewhere.
+    let house: Vec<_> = (0..2)
+        .map(|i| {
+            let mut client = d.chat(&ask(&format!("promised again {i}"), 3000, true));
+            client.read_text(1);
+            client
+        })
+        .collect();
+    assert_error(
+        &d.chat(&ask("no seat", 5, true)).response(),
+        503,
+        "queue_full",
+    );
+    drop(house);
+    d.idle();
+}
+
 /// However much the lane holds, whoever is promised something is let in up to the cap.
 #[test]
 fn a_full_lane_keeps_nobody_else_out() {

@@ -8,6 +8,7 @@ use super::messages::parse_messages;
 use super::slo::{Slo, parse_slo};
 use super::tools::parse_tools;
 use super::unsupported;
+use crate::config::Config;
 use crate::error::ServeError;
 use crate::model::sampling::SamplingParams;
 
@@ -25,6 +26,27 @@ pub struct RequestLimits {
     pub max_messages: usize,
     /// JSON values in the fields that are kept; bounds memory per body byte.
     pub max_json_values: usize,
+}
+
+impl RequestLimits {
+    /// Those of a server that is configured so.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let some = |ms: u64| (ms > 0).then_some(ms);
+        Self {
+            max_output_tokens: config.limits.max_output_tokens,
+            default_max_tokens: config.limits.default_max_tokens,
+            default_slo: Slo {
+                e2e_ms: some(config.slo.e2e_ms),
+                ttft_ms: some(config.slo.ttft_ms),
+                ..Slo::default()
+            },
+            max_stop_strings: 4,
+            max_stop_bytes: 1024,
+            max_messages: 4096,
+            max_json_values: 100_000,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

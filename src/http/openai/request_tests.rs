@@ -149,6 +149,25 @@ fn tools_are_passed_on_whole_or_refused_by_place() {
 }
 
 #[test]
+fn a_misspelt_slo_is_no_request_without_one() {
+    for slo in [
+        json!({"e2e": 3000}),
+        json!({"e2e_ms": 3000, "Mode": "best_effort"}),
+    ] {
+        let body = json!({"messages": [{"role": "user", "content": "x"}], "slo": slo}).to_string();
+        let error = parse_chat(body.as_bytes(), &|_| None, &limits()).unwrap_err();
+        assert_eq!(
+            (error.status(), error.param(), error.code()),
+            (400, Some("slo"), Some("unknown_field"))
+        );
+        assert!(
+            error.to_string().contains("is no field of 'slo'"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn slo_from_body_then_header_then_default() {
     let parse = |slo: Value, e2e: Option<&str>, ttft: Option<&str>| {
         let body = json!({"messages": [{"role": "user", "content": "x"}], "slo": slo}).to_string();
@@ -176,7 +195,7 @@ fn slo_from_body_then_header_then_default() {
         slo(Some(1500), Some(200))
     );
     assert_eq!(
-        parse(json!({"e2e_ms": null, "x": 1}), Some(" 700 "), Some("8")),
+        parse(json!({"e2e_ms": null}), Some(" 700 "), Some("8")),
         slo(Some(700), Some(8))
     );
     assert_eq!(

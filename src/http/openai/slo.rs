@@ -2,6 +2,7 @@
 //! body, else headers (but for the last), else the default.
 //!
 //! Each of them is looked up on its own, so that a proxy may set one by header and a client the other in the body.
+//! Other keys in `slo` are refused: a request that misspells what it must have would run without it.
 
 use std::ops::RangeInclusive;
 
@@ -60,6 +61,17 @@ pub fn parse_slo(
         }
     };
     let e2e_ms = one("e2e_ms", "slo.e2e_ms", "x-slo-e2e-ms")?.or(default.e2e_ms);
+    let ttft_ms = one("ttft_ms", "slo.ttft_ms", "x-slo-ttft-ms")?.or(default.ttft_ms);
+    if let Some(other) = slo.keys().next() {
+        return Err(ServeError::invalid(
+            "slo",
+            "unknown_field",
+            format!(
+                "{} is no field of 'slo', which has e2e_ms, ttft_ms, confidence, mode and on_miss",
+                excerpt(other)
+            ),
+        ));
+    }
     let stop_on_miss = on_miss == Some(1);
     if stop_on_miss && e2e_ms.is_none() {
         return Err(wrong_value(
@@ -71,7 +83,7 @@ pub fn parse_slo(
     Ok(Slo {
         confidence: confidence.or(default.confidence),
         e2e_ms,
-        ttft_ms: one("ttft_ms", "slo.ttft_ms", "x-slo-ttft-ms")?.or(default.ttft_ms),
+        ttft_ms,
         best_effort: mode == Some(1),
         stop_on_miss,
     })

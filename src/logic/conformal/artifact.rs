@@ -3,9 +3,11 @@
 //! A bound is valid for data like its calibration set's. Carried to another machine, model or thread count it
 //! isn't conservative but arbitrary, so the file names what it was made on, and [`Artifact::check`] compares.
 //!
-//! Format: a magic string, the version as u16 little endian, and the rest in postcard.
+//! Format: a magic string, the version as u16 little endian, the artifact in postcard, and the SHA-256 of all that: a
+//! model with a flipped bit would still compute bounds, and they would be promised.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::boosting::{BoostParams, FitError};
 use super::features::NAMES;
@@ -17,7 +19,10 @@ use super::support::Support;
 const MAGIC: &[u8] = b"cadenced.conformal\0";
 
 /// Counted up whenever the layout of [`Artifact`] changes.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+
+/// Bytes of a SHA-256.
+const DIGEST: usize = 32;
 
 /// What a calibration holds for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -59,6 +64,8 @@ pub enum DecodeError {
     Version(u16),
     #[error("damaged calibration file: {0}")]
     Damaged(#[from] postcard::Error),
+    #[error("damaged calibration file: its digest is another")]
+    Digest,
     #[error("damaged calibration file: its model can't be evaluated")]
     Unsound,
     #[error("calibrated on other features: {}", .0.join(", "))]
@@ -97,14 +104,15 @@ impl Artifact {
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
-        postcard::to_extend(self, bytes)
+        let mut bytes = postcard::to_extend(self, bytes)?;
+        bytes.extend(Sha256::digest(&bytes));
+        Ok(bytes)
     }
 
     /// The artifact in `bytes`.
     ///
     /// # Errors
-    /// When they are of another format, version or set of features, cut short, or damaged so that the model
-    /// could not be evaluated.
+    /// When they are of another format, version or set of features, or not those that were written.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let rest = bytes
             .strip_prefix(MAGIC)
@@ -113,6 +121,12 @@ impl Artifact {
         match u16::from_le_bytes(*version) {
             VERSION => {}
             other => return Err(DecodeError::Version(other)),
+        }
+        let (body, digest) = body
+            .split_last_chunk::<DIGEST>()
+            .ok_or(DecodeError::Digest)?;
+        if Sha256::digest(&bytes[..bytes.len() - DIGEST]).as_slice() != digest {
+            return Err(DecodeError::Digest);
         }
         let artifact: Self = postcard::from_bytes(body)?;
         if artifact.features != NAMES {

@@ -50,25 +50,48 @@ fn other_bytes_are_refused_and_never_panic() {
         assert!(Artifact::decode(&bytes[..end]).is_err());
     }
     let mut newer = bytes.clone();
-    newer[MAGIC.len()] = 2;
+    newer[MAGIC.len()] = 3;
     assert!(matches!(
         Artifact::decode(&newer),
-        Err(DecodeError::Version(2))
+        Err(DecodeError::Version(3))
     ));
     let mut other = a.clone();
     other.features[3] = "arrival_rate".into();
     let other = Artifact::decode(&other.encode().unwrap());
     assert!(matches!(other, Err(DecodeError::Features(names)) if names[3] == "arrival_rate"));
-    // Whatever a flipped bit makes of it: refused, or a model that can be evaluated.
+    // No bit may be another, and nothing may follow.
     let mut rng = SplitMix64::new(1);
     for _ in 0..2000 {
         let mut damaged = bytes.clone();
         damaged[rng.below(bytes.len())] ^= 1 << rng.below(8);
-        if let Ok(a) = Artifact::decode(&damaged) {
-            let x = super::super::features::Features([f32::MAX; COUNT]);
-            assert!(!a.model.estimate(&x).hi.is_nan());
+        assert!(Artifact::decode(&damaged).is_err());
+    }
+    let longer = [bytes.as_slice(), &[0; 40]].concat();
+    assert!(matches!(
+        Artifact::decode(&longer),
+        Err(DecodeError::Digest)
+    ));
+}
+
+/// A digest says that the bytes are those that were written, not that what was written makes sense.
+#[test]
+fn a_model_that_cannot_be_evaluated_is_refused() {
+    let bytes = artifact(200).encode().unwrap();
+    let x = super::super::features::Features([f32::MAX; COUNT]);
+    let mut rng = SplitMix64::new(1);
+    let mut refused = 0;
+    for _ in 0..2000 {
+        let mut written = bytes[..bytes.len() - DIGEST].to_vec();
+        let at = MAGIC.len() + 2 + rng.below(written.len() - MAGIC.len() - 2);
+        written[at] ^= 1 << rng.below(8);
+        let digest = Sha256::digest(&written);
+        written.extend(digest);
+        match Artifact::decode(&written) {
+            Ok(a) => assert!(!a.model.estimate(&x).hi.is_nan()),
+            Err(_) => refused += 1,
         }
     }
+    assert!(refused > 100, "{refused}");
 }
 
 #[test]

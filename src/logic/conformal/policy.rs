@@ -131,7 +131,7 @@ pub enum Verdict {
     Infeasible,
     /// 503: the bound does not fit now.
     Overloaded,
-    /// 503: nothing is known of a state like this.
+    /// Nothing is known of a state like this (503), or of a request like this (422).
     Unsupported,
 }
 
@@ -164,6 +164,18 @@ pub struct Decision {
     pub alpha: Alpha,
     pub features: Features,
     pub estimate: Option<Estimate>,
+}
+
+impl Decision {
+    /// Whether the same request may fit later. It does not where what is in the way is the request itself.
+    #[must_use]
+    pub fn waiting_helps(&self) -> bool {
+        match (self.verdict, self.bound_ms) {
+            (Verdict::Infeasible, _) => false,
+            (Verdict::Unsupported, Err(NoBound::OutOfSupport(feature))) => !is_of_request(feature),
+            _ => true,
+        }
+    }
 }
 
 impl Controller {

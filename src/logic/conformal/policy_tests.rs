@@ -47,6 +47,11 @@ fn a_state_outside_of_the_calibration_gets_no_promise_by_setting() {
         matches!(refused.bound_ms, Err(NoBound::OutOfSupport(_))),
         "{refused:?}"
     );
+    // The engine changes; a request that is like none before does not.
+    assert!(refused.waiting_helps());
+    let unheard_of = c.decide(&request(1_000_000, 1e9), &engine(0));
+    assert_eq!(unheard_of.verdict, Verdict::Unsupported);
+    assert!(!unheard_of.waiting_helps(), "{unheard_of:?}");
     let mut c = controller(Settings {
         unfit: Fallback::BestEffort,
         ..without_exploring()

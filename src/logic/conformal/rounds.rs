@@ -101,6 +101,16 @@ impl Plan {
         60.0 * self.minutes * (1.0 - PROBE_SHARE) / f64::from(self.rounds) / LOADS.len() as f64
     }
 
+    /// Seconds of work at saturation that give scores: the rounds that calibrate, less what is dropped.
+    #[must_use]
+    pub fn calibrated_s(&self) -> f64 {
+        let rounds = (0..self.rounds).filter(|r| Fold::of(*r) == Fold::Calibrate);
+        let blocks = rounds.flat_map(|r| self.blocks(r));
+        // An idle client works about half of the time, and one request at a time.
+        let work = |b: Block| b.load * (b.arrivals_s - b.dropped_s);
+        blocks.map(work).sum()
+    }
+
     /// The blocks of a round in their order.
     pub fn blocks(&self, round: u32) -> impl Iterator<Item = Block> {
         let (seed, block_s) = (self.seed, self.block_s());
