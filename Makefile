@@ -78,7 +78,7 @@ test: fmt lint model test-models $(VENV)/ready ## Everything that CI checks, on 
 	$(BIN)/cadenced-bench report --check
 
 .PHONY: gate
-gate: build ## Rung 4 in virtual time against the committed budget, then a minute of load over sockets
+gate: build ## Rungs 4 and 5 in virtual time against the committed budget, then a minute of load over sockets
 	$(BIN)/cadenced-bench gate
 	$(BIN)/cadenced-bench gate --sockets
 

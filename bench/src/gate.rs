@@ -18,11 +18,12 @@ use anyhow::{Result, bail};
 use crate::calibrate::Calibration;
 use crate::load::soundness::{self, Unsound};
 use crate::raw::setting;
+use crate::twin::engine::Trial;
 use budget::{Budget, RungBudget};
 use load::Load;
 
-/// The rungs that are judged: one line for each.
-const RUNGS: [&str; 1] = ["config/rung4-cache.toml"];
+/// The rungs that are judged: one line for each. The first one serves over sockets.
+const RUNGS: [&str; 2] = ["config/rung4-cache.toml", "config/rung5-conformal.toml"];
 
 /// Fails when the daemon serves simulated load worse than the committed budget has it.
 #[derive(Clone, Debug, clap::Args)]
@@ -79,6 +80,12 @@ fn refresh(args: &GateArgs) -> Result<()> {
     Ok(())
 }
 
+/// The share of promises that is to be kept, where some are made.
+fn level(trial: &Trial) -> Option<f64> {
+    let controller = trial.controller.as_ref();
+    controller.map(|c| 1.0 - c.settings().alpha.get())
+}
+
 fn judge(budget: &Budget, settings: &[(String, String)]) -> Result<()> {
     let missing = RUNGS.iter().filter(|c| budget.of(c).is_none());
     let missing = missing.map(|config| Unsound::NoBudget {
@@ -92,7 +99,7 @@ fn judge(budget: &Budget, settings: &[(String, String)]) -> Result<()> {
             let cells = budget
                 .load
                 .cells(&trial, wanted.rate_per_s, rung.saturation_per_s);
-            let judged = verdict::judge(&rung.rung, wanted, &cells)
+            let judged = verdict::judge(&rung.rung, wanted, level(&trial), &cells)
                 .map_err(soundness::MeasurementUnsound)?;
             for line in &judged {
                 println!("{line}");

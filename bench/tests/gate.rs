@@ -42,7 +42,11 @@ fn the_committed_budget_is_kept_twice_with_the_same_bytes() {
 #[test]
 fn a_batch_of_one_shuts_it() {
     let args = ["--set", "scheduler.max_running=1"];
-    says(&args, 1, "REGRESSED  rung4-cache TTFT p99");
+    let text = says(&args, 1, "REGRESSED  rung4-cache TTFT p99");
+    assert!(
+        text.contains("REGRESSED  rung5-conformal goodput"),
+        "{text}"
+    );
 }
 
 /// A pool that most prompts do not fit into: they are turned away as invalid, and what is left is no load.

@@ -34,7 +34,7 @@ pub struct RungBudget {
     pub rates: Vec<Figures>,
 }
 
-/// At one rate: medians over the seeds.
+/// At one rate: medians over the seeds, unless it says otherwise.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
@@ -42,6 +42,9 @@ pub struct Figures {
     pub ttft_p99_s: f64,
     pub e2e_p99_s: f64,
     pub goodput_per_s: f64,
+    /// Of the promises that were seen to their end, over all seeds; where some are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<f64>,
 }
 
 impl Budget {
@@ -111,8 +114,15 @@ impl Figures {
             ttft_p99_s: median(|c| c.ttft_s.p99),
             e2e_p99_s: median(|c| c.e2e_s.p99),
             goodput_per_s: median(|c| Some(c.goodput_per_s)),
+            kept: kept(cells),
         })
     }
+}
+
+fn kept(cells: &[Cell]) -> Option<f64> {
+    let promises = cells.iter().filter_map(|c| c.promises);
+    let (kept, n) = promises.fold((0, 0), |(kept, n), p| (kept + p.kept, n + p.n()));
+    (n > 0).then(|| kept as f64 / n as f64)
 }
 
 fn complaint(cell: &Cell) -> Option<Unsound> {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 use cadenced::config::{Config, Flags};
+use cadenced::logic::conformal::artifact::Artifact;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
@@ -15,8 +17,10 @@ use crate::twin::arrivals::{Answers, Lengths, Offer};
 use crate::twin::cell::{Cell, Mode, Offered, cell};
 use crate::twin::cost::CostModel;
 use crate::twin::engine::Trial;
+use crate::twin::fitted;
 use crate::twin::lab::{self, Lab};
 use crate::twin::rung::{self, Rung};
+use crate::twin::simulate::CALIBRATION_SEED;
 
 /// Of arrivals in a cell: some hundreds at the lower rate, and enough at the higher one for the cap to be reached.
 const DURATION_S: f64 = 600.0;
@@ -103,19 +107,28 @@ impl Load {
         }
     }
 
-    /// A rung under this load, with settings on top of its configuration.
+    /// A rung under this load, with settings on top of its configuration. One that promises is calibrated without them:
+    /// a calibration outlives what is changed after it.
     ///
     /// # Errors
     /// Names the key or the file at fault.
-    pub fn trial(&self, config: &Path, settings: &[(String, String)]) -> Result<Trial> {
+    pub fn trial(&self, file: &Path, settings: &[(String, String)]) -> Result<Trial> {
         let settings = settings.iter();
         let variables = settings.map(|(key, value)| (daemon::variable(key), value.clone()));
-        let config = Config::load(Some(config), variables, &Flags::default())?;
-        Ok(Trial {
-            slo_us: Some(self.slo_ms * 1000),
-            patience_us: Some((self.timeout_s * 1e6) as u64),
-            ..Trial::new(Rung::of(config)?, self.cost.into())
-        })
+        let rung = Rung::of(Config::load(Some(file), variables, &Flags::default())?)?;
+        let promises = rung.promises();
+        let lab = Lab {
+            artifact: promises.then(|| self.calibration(file)).transpose()?,
+            ..self.lab(rung)
+        };
+        let patience_us = (self.timeout_s * 1e6) as u64;
+        let mut trials = lab.trials(Some(self.slo_ms * 1000), Some(patience_us));
+        Ok(trials.swap_remove(0))
+    }
+
+    fn calibration(&self, file: &Path) -> Result<Arc<Artifact>> {
+        let lab = self.lab(Rung::load(file)?);
+        Ok(Arc::new(fitted::artifact(&lab, CALIBRATION_SEED)?))
     }
 
     /// What the rung sustains, per second.

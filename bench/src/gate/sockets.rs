@@ -34,7 +34,7 @@ const APART: f64 = 0.1;
 /// # Errors
 /// [`soundness::MeasurementUnsound`] when something is lost or late; others when the daemon can't be run.
 pub fn run(budget: &Budget, daemon: Option<PathBuf>, settings: &[(String, String)]) -> Result<()> {
-    let rung = budget.rungs.last().context("the budget has no rung")?;
+    let rung = budget.rungs.first().context("the budget has no rung")?;
     let serving = Serving {
         model: PathBuf::from("none"),
         daemon,

@@ -79,11 +79,17 @@ impl std::fmt::Display for Line {
     }
 }
 
-/// The figures of a rung's cells at one rate of the budget.
+/// The figures of a rung's cells at one rate of the budget; with the share of its promises that is kept, which must not
+/// fall below their `level` whatever the budget.
 ///
 /// # Errors
 /// When the cells say nothing: none, too few arrivals, nothing completed.
-pub fn judge(rung: &str, budget: &Figures, cells: &[Cell]) -> Result<[Line; 3], Vec<Unsound>> {
+pub fn judge(
+    rung: &str,
+    budget: &Figures,
+    level: Option<f64>,
+    cells: &[Cell],
+) -> Result<Vec<Line>, Vec<Unsound>> {
     let measured = Figures::of(cells, budget.rate_per_s)?;
     let line = |name, of: fn(&Figures) -> f64, factor: f64, less_is_worse| Line {
         rung: rung.to_owned(),
@@ -94,11 +100,17 @@ pub fn judge(rung: &str, budget: &Figures, cells: &[Cell]) -> Result<[Line; 3], 
         factor,
         less_is_worse,
     };
-    Ok([
+    let mut lines = vec![
         line("TTFT p99, s", |f| f.ttft_p99_s, LATENCY_MAX, false),
         line("E2E p99, s", |f| f.e2e_p99_s, LATENCY_MAX, false),
         line("goodput, 1/s", |f| f.goodput_per_s, GOODPUT_MIN, true),
-    ])
+    ];
+    if let Some(level) = level {
+        // Without a promise none is broken.
+        let kept: fn(&Figures) -> f64 = |f| f.kept.unwrap_or(1.0);
+        lines.push(line("promises kept", kept, level / kept(budget), true));
+    }
+    Ok(lines)
 }
 
 #[cfg(test)]

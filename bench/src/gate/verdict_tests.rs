@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::load::quantile::Quantiles;
+use crate::twin::cell::Promises;
 
 /// Two seeds alike.
 fn cells(ttft: f64, e2e: f64, goodput_per_s: f64) -> Vec<Cell> {
@@ -38,7 +39,7 @@ fn budget() -> Figures {
 }
 
 fn judged(ttft: f64, e2e: f64, goodput: f64, word: fn(&Line) -> bool) -> Vec<&'static str> {
-    let lines = judge("rung", &budget(), &cells(ttft, e2e, goodput)).unwrap();
+    let lines = judge("rung", &budget(), None, &cells(ttft, e2e, goodput)).unwrap();
     lines.iter().filter(|l| word(l)).map(|l| l.name).collect()
 }
 
@@ -64,7 +65,7 @@ fn an_improvement_is_told_when_it_is_as_large_as_a_regression() {
         ..budget()
     };
     for (goodput, is_improved) in [(0.0, false), (0.019, false), (0.021, true)] {
-        let lines = judge("rung", &nothing, &cells(0.5, 2.0, goodput)).unwrap();
+        let lines = judge("rung", &nothing, None, &cells(0.5, 2.0, goodput)).unwrap();
         assert_eq!(lines[2].is_improvement(), is_improved);
         assert!(!lines[2].is_regression());
     }
@@ -78,11 +79,31 @@ fn each_figure_alone_shuts_it() {
 }
 
 #[test]
+fn promises_are_held_against_their_level_not_against_the_budget() {
+    let told = |kept| {
+        let mut cells = cells(0.5, 2.0, 1.8);
+        cells[0].promises = Some(Promises {
+            kept,
+            missed: 100 - kept,
+            ..Promises::default()
+        });
+        cells
+    };
+    let budget = Figures::of(&told(99), 2.0).unwrap();
+    for (kept, is_regression) in [(94, true), (96, false), (100, false)] {
+        let lines = judge("rung", &budget, Some(0.95), &told(kept)).unwrap();
+        assert_eq!(lines[3].is_regression(), is_regression, "{}", lines[3]);
+        assert!(!lines[3].is_improvement());
+        assert!(lines[..3].iter().all(|l| !l.is_regression()));
+    }
+}
+
+#[test]
 fn what_says_nothing_is_unsound_and_never_a_pass() {
     let changed = |change: &dyn Fn(&mut Vec<Cell>)| {
         let mut cells = cells(0.5, 2.0, 1.8);
         change(&mut cells);
-        judge("rung", &budget(), &cells).unwrap_err()
+        judge("rung", &budget(), None, &cells).unwrap_err()
     };
     let missing = changed(&|c| c.clear());
     assert_eq!(missing, [Unsound::RateMissing { rate: 2.0 }]);

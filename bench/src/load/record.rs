@@ -154,9 +154,10 @@ impl Record {
         }
     }
 
-    /// Whether the whole answer came within `slo_s` of its intended arrival.
+    /// Whether the whole answer came within `slo_s` of its intended arrival. One that its deadline ended is not whole.
     pub fn is_within(&self, slo_s: f64) -> bool {
-        self.is_completed() && self.e2e_s() <= slo_s
+        let is_cut = self.finish_reason.as_deref() == Some("slo");
+        self.is_completed() && !is_cut && self.e2e_s() <= slo_s
     }
 }
 
@@ -191,6 +192,11 @@ mod tests {
         assert!((r.e2e_s() - 0.53).abs() < 1e-9);
         assert!((r.lag_s().unwrap() - 0.002).abs() < 1e-9);
         assert!(r.is_within(0.54) && !r.is_within(0.52));
+        let cut = Record {
+            finish_reason: Some("slo".into()),
+            ..r
+        };
+        assert!(cut.is_completed() && !cut.is_within(0.54));
     }
 
     #[test]

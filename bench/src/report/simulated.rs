@@ -9,9 +9,11 @@ use serde::de::DeserializeOwned;
 use super::ladder::figures;
 use super::markdown::{Table, counts};
 use crate::stats::Spread;
+use crate::twin::again;
 use crate::twin::cell::Cell;
 use crate::twin::coverage::{self, Study};
 use crate::twin::lab::Ceiling;
+use crate::twin::lane;
 use crate::twin::simulate::{Grid, Origin, Traced};
 
 /// Below bench/results.
@@ -21,11 +23,13 @@ const STUDY: &str = "coverage.json";
 /// A table's name and how it is made.
 type Render<T> = (&'static str, fn(&T) -> String);
 
-const OF_GRID: [Render<Grid>; 4] = [
+const OF_GRID: [Render<Grid>; 6] = [
     ("setting", setting),
     ("goodput", goodput),
     ("latency", latency),
     ("promises", promises),
+    ("lane", lane::table),
+    ("returns", |grid| again::table(&grid.returns)),
 ];
 
 const OF_STUDY: [Render<Study>; 4] = [

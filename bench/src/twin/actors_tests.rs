@@ -1,10 +1,15 @@
 //! The actors against the engine without actors, and against themselves.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::load::arrivals::Extent;
 use crate::load::mix::Mix;
 use crate::twin::arrivals::{Answers, Offer};
 use crate::twin::cost::CostModel;
+use crate::twin::lab::Lab;
+use crate::twin::rung::Rung;
+use cadenced::logic::request::Outcome;
 
 fn requests(mix: Mix, rate: f64, seed: u64) -> Vec<Request> {
     Offer {
@@ -48,6 +53,44 @@ fn the_actors_serve_every_request_as_the_engine_without_actors_does() {
             }
         }
     }
+}
+
+/// The same of rungs that promise: with a calibration that the actors read from a file, every bound and every verdict,
+/// who yields, pauses and is given up. Who waits is given up by an alarm: by either within a microsecond of its moment.
+#[test]
+fn the_actors_promise_pause_and_give_up_as_the_engine_without_actors_does() {
+    let mut ends = BTreeSet::new();
+    for rung in [Rung::conformal(), Rung::best_effort()] {
+        // An SLO that most requests meet alone.
+        let mut trials = Lab::of(rung).trials(Some(1_600_000), Some(40_000_000));
+        let trial = trials.swap_remove(0);
+        for rate in [0.4, 0.9, 2.4] {
+            let requests = requests(Mix::Standard, rate, 1);
+            let (logic, actors) = (trial.run(&requests), run(&trial, &requests));
+            for (i, (a, mut b)) in logic.iter().zip(actors).enumerate() {
+                if b.outcome == Outcome::Expired && a.end_us.abs_diff(b.end_us) <= 1 {
+                    b.end_us = a.end_us;
+                }
+                assert_eq!(
+                    *a, b,
+                    "{} {rate}: request {i}, {:?}",
+                    trial.rung.name, requests[i]
+                );
+                let verdict = a.decision.map_or("none", |d| d.verdict.label());
+                ends.insert(format!("{verdict}: {}", a.outcome.label()));
+            }
+        }
+    }
+    let seen = [
+        "promised: stop",
+        "explored: stop",
+        "infeasible: invalid",
+        "overloaded: refused",
+        "best_effort: stop",
+        "best_effort: slo",
+        "best_effort: expired",
+    ];
+    assert!(seen.iter().all(|end| ends.contains(*end)), "{ends:?}");
 }
 
 /// A cap that is reached, and baselines that batch.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cadenced::logic::conformal::controller::{Controller, Course};
 use cadenced::logic::conformal::pace::{PaceMeter, pace_now};
-use cadenced::logic::conformal::policy::{Decision, Request};
+use cadenced::logic::conformal::policy::{Decision, Request, Verdict};
 use cadenced::logic::conformal::predictor::{Latency, Model};
 use cadenced::logic::conformal::snapshot::{LaneLoad, Snapshot};
 use cadenced::logic::request::{Lane, Outcome, RequestSpec};
@@ -15,10 +15,8 @@ use cadenced::logic::turn::engine::Engine;
 
 use super::job::Job;
 
-/// The only one in use here.
-const LANE: Lane = Lane::Promised;
 /// A system prompt and a question. The twin's texts don't say how many messages they are of.
-const MESSAGES: u32 = 2;
+pub const MESSAGES: u32 = 2;
 
 /// What was decided on a request that was admitted.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +33,11 @@ pub struct Admission {
     meter: PaceMeter,
     /// Since when there has been nothing to do.
     idle_since: Option<Timestamp>,
-    /// What ran when the last step was planned: requests, and tokens that they may still generate and must compute.
-    running: LaneLoad,
+    /// What ran of each lane when the last step was begun: requests, and tokens that they may still generate and must
+    /// compute.
+    running: [LaneLoad; 2],
+    /// Share of the pool that the best-effort lane held then.
+    yielding: f64,
     /// Admissions that the queue has taken in.
     taken_in: u64,
 }
@@ -48,7 +49,8 @@ impl Admission {
             controller,
             meter: PaceMeter::default(),
             idle_since: Some(Timestamp(0)),
-            running: LaneLoad::default(),
+            running: [LaneLoad::default(); 2],
+            yielding: 0.0,
             taken_in: 0,
         }
     }
@@ -58,17 +60,21 @@ impl Admission {
         let idle_for = self.idle_since.map(|since| now.since(since));
         let kv = engine.pool.usage();
         let available = f64::from(kv.blocks_free + kv.blocks_cached);
+        let free = available / f64::from(kv.blocks_total.max(1));
+        let load = |lane: Lane| {
+            let (queue, running) = (&engine.queue, self.running[lane.index()]);
+            LaneLoad {
+                waiting: queue.waiting(lane) as u32,
+                running: running.running,
+                output_tokens: queue.max_tokens_waiting(lane) + running.output_tokens,
+                prefill_tokens: queue.prefill_tokens_waiting(lane) + running.prefill_tokens,
+            }
+        };
         Snapshot {
             admissions_seen: self.taken_in,
-            promised: LaneLoad {
-                waiting: engine.queue.len() as u32,
-                running: self.running.running,
-                output_tokens: engine.queue.max_tokens_waiting(LANE) + self.running.output_tokens,
-                prefill_tokens: engine.queue.prefill_tokens_waiting(LANE)
-                    + self.running.prefill_tokens,
-            },
-            best_effort: LaneLoad::default(),
-            kv_free: available / f64::from(kv.blocks_total.max(1)),
+            promised: load(Lane::Promised),
+            best_effort: load(Lane::BestEffort),
+            kv_free: (free + self.yielding).min(1.0),
             pace: pace_now(step_ms, tokens_per_s, idle_for, self.controller.idle()),
         }
     }
@@ -91,6 +97,12 @@ impl Admission {
         (request, self.controller.decide(&request, &snapshot))
     }
 
+    /// When a request that was just refused should come again.
+    pub fn retry_after_s(&self, request: &Request, engine: &Engine<Job>, now: Timestamp) -> u32 {
+        let snapshot = self.snapshot(engine, now);
+        self.controller.retry_after_s(request, &snapshot)
+    }
+
     /// It is in the queue.
     pub fn admitted(&mut self, request: &Request, decision: &Decision) {
         self.taken_in += 1;
@@ -109,20 +121,40 @@ impl Admission {
         }
     }
 
-    /// A step was planned, or there is nothing to do.
+    /// A step was begun, or there is nothing to do.
     pub fn planned(&mut self, engine: &Engine<Job>, now: Timestamp) {
-        let (output_tokens, prefill_tokens) = engine.turn.tokens_remaining(LANE);
-        self.running = LaneLoad {
-            waiting: 0,
-            running: (engine.turn.scheduler().running().len() + engine.turn.deferred()) as u32,
-            output_tokens,
-            prefill_tokens,
-        };
+        self.running = Lane::ALL.map(|lane| {
+            let (output_tokens, prefill_tokens) = engine.turn.tokens_remaining(lane);
+            LaneLoad {
+                waiting: 0,
+                running: engine.turn.running(lane) as u32,
+                output_tokens,
+                prefill_tokens,
+            }
+        });
+        let yielding = engine.turn.scheduler().of(Lane::BestEffort);
+        let blocks: u32 = yielding.map(|s| s.lease.blocks).sum();
+        self.yielding = f64::from(blocks) / f64::from(engine.pool.usage().blocks_total.max(1));
         self.idle_since = engine.plan.is_empty().then_some(now);
     }
 
     /// A step is done in which so many tokens were sampled.
     pub fn stepped(&mut self, seconds: f64, generated: u32) {
         self.meter.observe(seconds, generated);
+    }
+}
+
+/// On which terms an admitted request runs: admission's own, for a decision at its arrival.
+pub fn agree(spec: &mut RequestSpec, decision: &Decision) {
+    match (decision.verdict, decision.bound_ms) {
+        (Verdict::BestEffort, _) => {
+            spec.terms.lane = Lane::BestEffort;
+            spec.terms.drop_at = spec.terms.due;
+        }
+        // Judged by the whole milliseconds that are told.
+        (Verdict::Promised, Ok(bound_ms)) => {
+            spec.terms.due = spec.arrival + Duration::from_millis(bound_ms.ceil() as u64);
+        }
+        _ => {}
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cadenced::logic::conformal::policy::Verdict;
 use cadenced::logic::conformal::receipt::is_late;
-use cadenced::logic::request::Outcome;
+use cadenced::logic::request::{FinishReason, Outcome};
 use serde::{Deserialize, Serialize};
 
 use super::actors;
@@ -67,6 +67,18 @@ pub struct Promises {
     /// Means over the promises that were seen to their end.
     pub bound_s: Option<f64>,
     pub actual_s: Option<f64>,
+    #[serde(default)]
+    pub best_effort: BestEffort,
+}
+
+/// Requests that were let into the best-effort lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct BestEffort {
+    pub admitted: usize,
+    /// Answered whole within the SLO.
+    pub in_time: usize,
+    /// Given up at their deadline, before their answer began or within it.
+    pub dropped: usize,
 }
 
 impl Promises {
@@ -75,14 +87,20 @@ impl Promises {
         self.kept + self.missed
     }
 
-    /// Of `requests` with these fates; `None` if nothing was decided.
-    pub fn of(fates: &[Fate], requests: &[Request]) -> Option<Self> {
+    /// Of `requests` with these fates and this SLO; `None` if nothing was decided.
+    pub fn of(fates: &[Fate], requests: &[Request], slo_us: u64) -> Option<Self> {
         fates.iter().find_map(|f| f.decision)?;
         let (mut this, mut bound_ms, mut actual_ms) = (Self::default(), 0.0, 0.0);
         for (fate, request) in fates.iter().zip(requests) {
             match fate.decision.map(|d| d.verdict) {
                 Some(Verdict::Explored) => this.explored += 1,
                 Some(Verdict::Observed) => this.observed += 1,
+                Some(Verdict::BestEffort) => {
+                    let lane = &mut this.best_effort;
+                    lane.admitted += 1;
+                    lane.in_time += usize::from(fate.is_within(request, slo_us));
+                    lane.dropped += usize::from(fate.is_dropped());
+                }
                 _ => {}
             }
             match fate.is_kept(request) {
@@ -172,7 +190,7 @@ pub fn cell(trial: &Trial, offered: &Offered, mode: Mode) -> Cell {
         ttft_s: summary.ttft,
         e2e_s: summary.e2e,
         cached_share: summary.cached_share,
-        promises: Promises::of(&fates, &offered.requests),
+        promises: Promises::of(&fates, &offered.requests, trial.slo_us.unwrap_or(u64::MAX)),
     }
 }
 
@@ -187,13 +205,22 @@ fn record(fate: &Fate, request: &Request) -> Record {
     let verdict = fate.decision.map(|d| d.verdict);
     let status = match fate.outcome {
         Outcome::Finished(_) => Some(200),
-        Outcome::Refused => Some(503),
+        Outcome::Refused | Outcome::Expired => Some(503),
         Outcome::Invalid if verdict == Some(Verdict::Infeasible) => Some(422),
         Outcome::Invalid => Some(400),
         _ => fate.first_token_us.map(|_| 200),
     };
-    let refused = matches!(fate.outcome, Outcome::Refused | Outcome::Invalid);
-    let code = || verdict.map_or_else(|| "capacity".into(), |v| format!("slo_{}", v.label()));
+    let code = match (fate.outcome, verdict) {
+        (Outcome::Expired, _) => Some("slo_expired".into()),
+        (Outcome::Refused | Outcome::Invalid, None) => Some("capacity".into()),
+        (Outcome::Refused | Outcome::Invalid, Some(v)) => Some(format!("slo_{}", v.label())),
+        _ => None,
+    };
+    // In the best-effort lane there is no bound that means something.
+    let told = fate
+        .decision
+        .filter(|_| verdict != Some(Verdict::BestEffort));
+    let is_cut = fate.outcome == Outcome::Finished(FinishReason::Slo);
     let is_finished = matches!(fate.outcome, Outcome::Finished(_));
     Record {
         max_tokens: request.max_tokens,
@@ -203,14 +230,15 @@ fn record(fate: &Fate, request: &Request) -> Record {
         last_frame_us: is_finished.then_some(fate.end_us),
         finish_us: fate.end_us,
         status,
-        code: refused.then(code),
+        code,
+        finish_reason: is_cut.then(|| "slo".into()),
         censored: fate.outcome == Outcome::Cancelled,
         prompt_tokens: is_finished.then_some(request.prompt_tokens),
         cached_tokens: fate.cached_tokens.filter(|_| is_finished),
         completion_tokens: is_finished.then_some(fate.generated),
-        bound_ms: fate.decision.and_then(|d| d.bound_ms.ok()),
+        bound_ms: told.and_then(|d| d.bound_ms.ok()),
         verdict: verdict.map(|v| v.label().to_owned()),
-        level: fate.decision.map(|d| d.confidence()),
+        level: told.map(|d| d.confidence()),
         kept: fate.is_kept(request),
         ..Record::default()
     }

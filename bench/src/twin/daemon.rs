@@ -1,6 +1,13 @@
 //! One daemon without actors: the capacity cap, admission by a bound where there is one, and the engine's logic
-//! behind them, called in the order in which the actors call them. With `job` and `admission`, the only file of the
+//! behind them, called in the order in which the actors call them. With `job` and `admission`, the only part of the
 //! twin that knows `logic`'s moving parts.
+//!
+//! Where there is a best-effort lane, the pace of the steps matters, and which of them a turn has begun: there a step
+//! follows another without a turn where the daemon's runner has it so. Elsewhere that changes nothing, and steps that
+//! are all alike are taken at once (`steady`).
+
+mod report;
+mod steady;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +16,7 @@ use cadenced::ids::{RequestId, TokenId};
 use cadenced::logic::admission::{CapacityCap, EngineSnapshot, RetryAfter, Verdict};
 use cadenced::logic::capacity::Capacity;
 use cadenced::logic::conformal::controller::Controller;
-use cadenced::logic::conformal::policy::Decision;
-use cadenced::logic::kv::BLOCK_TOKENS;
+use cadenced::logic::conformal::policy::{Fallback, Verdict as Assessed};
 use cadenced::logic::prefix::PrefixCache;
 use cadenced::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
 use cadenced::logic::scheduler::step::RowResult;
@@ -20,51 +26,16 @@ use cadenced::logic::turn::Turn;
 use cadenced::logic::turn::engine::Engine;
 use cadenced::logic::wait_queue::WaitQueue;
 
-use super::admission::{Admission, Admitted};
+use super::admission::{self, Admission, Admitted};
 use super::cost::{Composition, PS_PER_US};
 use super::job::Job;
 use super::rung::Rung;
 use super::text::Text;
+use report::depart;
+pub use report::{Departure, Entry, Planned};
 
 /// Of a body, for the cap in bytes.
 pub const BYTES_PER_TOKEN: usize = 4;
-
-/// What a turn came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Planned {
-    /// A step is in flight.
-    Step(Composition),
-    /// There is nothing to do, until a request comes or this moment does.
-    Idle { ask_again: Option<Timestamp> },
-}
-
-/// Steps to come that are all alike: every running sequence decodes, and none ends, starts, leaves or needs memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Steady {
-    pub steps: u32,
-    pub first: Composition,
-    /// A request that arrives is taken at the next turn; else it waits, whatever it is.
-    pub ends_with_an_arrival: bool,
-}
-
-/// A request at the door.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Entry {
-    /// How it ended at once; `None` if it waits from now on.
-    pub refused: Option<Outcome>,
-    /// `None` if it did not come so far, or nobody decides.
-    pub decision: Option<Decision>,
-}
-
-/// A request that leaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Departure {
-    pub id: RequestId,
-    pub outcome: Outcome,
-    pub generated: u32,
-    /// `None` if it never started.
-    pub cached_tokens: Option<u32>,
-}
 
 /// See the module's text.
 pub struct Daemon {
@@ -76,14 +47,26 @@ pub struct Daemon {
     results: Vec<RowResult>,
     /// A running request was cancelled and has not been swept out.
     cancelled: bool,
+    /// There is a best-effort lane.
+    lane: bool,
+    /// No step may follow the one in flight without a turn.
+    interrupted: bool,
+    /// What the last step took that computed something.
+    step_us: f64,
     max_output_tokens: u32,
+    /// Whether to work out when clients should come again whose bound does not fit now.
+    pub tells_when: bool,
 }
 
 impl Daemon {
     /// An empty daemon; `controller` decides behind its capacity cap.
     pub fn new(rung: &Rung, controller: Option<Controller>) -> Self {
+        let capacities = rung.capacities();
+        let lane = |c: &Controller| c.settings().unfit == Fallback::BestEffort;
+        let requests = capacities.map(|c| c.requests);
         Self {
-            capacity: Capacity::new(rung.capacity),
+            capacity: Capacity::of_lanes(capacities),
+            lane: controller.as_ref().is_some_and(lane),
             admission: controller.map(Admission::new),
             cap: CapacityCap {
                 retry: RetryAfter {
@@ -92,8 +75,11 @@ impl Daemon {
             },
             engine: Engine::new(
                 Turn::new(Scheduler::new(rung.policy, rung.limits), rung.caches()),
-                WaitQueue::new(rung.order, rung.capacity.requests.saturating_add(1))
-                    .counting_prefill(|spec, job: &Job| job.prefill_tokens(spec)),
+                WaitQueue::new(
+                    rung.order,
+                    requests.into_iter().fold(1, usize::saturating_add),
+                )
+                .counting_prefill(|spec, job: &Job| job.prefill_tokens(spec)),
                 rung.config.kv_pool(),
                 PrefixCache::new(rung.config.prefix.eviction),
                 false,
@@ -101,7 +87,10 @@ impl Daemon {
             caches: rung.caches(),
             results: Vec::new(),
             cancelled: false,
+            interrupted: false,
+            step_us: 0.0,
             max_output_tokens: rung.config.limits.max_output_tokens,
+            tells_when: false,
         }
     }
 
@@ -110,6 +99,7 @@ impl Daemon {
         let refused = |outcome, decision| Entry {
             refused: Some(outcome),
             decision,
+            retry_after_s: None,
         };
         let bytes = spec.prompt_tokens as usize * BYTES_PER_TOKEN;
         let Ok(mut reservation) = self.capacity.reserve(bytes) else {
@@ -120,7 +110,7 @@ impl Daemon {
             return refused(Outcome::Invalid, None);
         }
         let room = (context - spec.prompt_tokens).min(self.max_output_tokens);
-        let spec = RequestSpec {
+        let mut spec = RequestSpec {
             max_tokens: spec.max_tokens.min(room),
             ..spec
         };
@@ -128,7 +118,7 @@ impl Daemon {
         let snapshot = EngineSnapshot {
             tokens_remaining: self.engine.queue.max_tokens_waiting(Lane::Promised)
                 + scheduler.tokens_remaining(Lane::Promised),
-            // Only for Retry-After, and nobody here comes back.
+            // Only for Retry-After, and who is turned away by the cap does not come again here.
             tokens_per_s: None,
         };
         if self.cap.decide(&spec, &mut reservation, &snapshot) != Verdict::Admit {
@@ -140,10 +130,20 @@ impl Daemon {
         if let Some(admission) = &mut self.admission {
             let slo =
                 (spec.deadline != Timestamp::NEVER).then(|| spec.deadline.since(spec.arrival));
-            let (request, decision) = admission.decide(&spec, &job, &self.engine, slo);
-            if let Some(outcome) = decision.verdict.refusal() {
-                return refused(outcome, Some(decision));
+            let (request, mut decision) = admission.decide(&spec, &job, &self.engine, slo);
+            if decision.verdict == Assessed::BestEffort && !job.moves_to_best_effort() {
+                // The lane is full: then as if there were none.
+                decision.verdict = decision.assessed;
             }
+            if let Some(outcome) = decision.verdict.refusal() {
+                let helps = self.tells_when && outcome == Outcome::Refused;
+                let when = || admission.retry_after_s(&request, &self.engine, spec.arrival);
+                return Entry {
+                    retry_after_s: helps.then(when),
+                    ..refused(outcome, Some(decision))
+                };
+            }
+            admission::agree(&mut spec, &decision);
             job.admitted = Some(Admitted {
                 decision,
                 at: spec.arrival,
@@ -155,12 +155,14 @@ impl Daemon {
         if self.engine.queue.push(spec, job).is_err() {
             return refused(Outcome::Refused, decision);
         }
+        self.interrupted |= self.engine.turn.has_room();
         if let (Some(admission), Some((request, decision))) = (&mut self.admission, &decided) {
             admission.admitted(request, decision);
         }
         Entry {
             refused: None,
             decision,
+            retry_after_s: None,
         }
     }
 
@@ -172,31 +174,36 @@ impl Daemon {
                     admission.ended(admitted, Outcome::Cancelled, now);
                 }
             }
-            None => self.cancelled |= self.engine.turn.cancel(id),
+            None if self.engine.turn.cancel(id) => {
+                self.cancelled = true;
+                self.interrupted = true;
+            }
+            None => {}
         }
     }
 
-    /// A turn, up to its step. `ended` hears of each request that leaves. `token_time_us` is what the last step took.
-    pub fn turn(
-        &mut self,
-        now: Timestamp,
-        token_time_us: f64,
-        mut ended: impl FnMut(Departure),
-    ) -> Planned {
-        self.cancelled = false;
+    /// When the next of those that wait is to be given up.
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        self.engine.queue.next_expiry()
+    }
+
+    /// Gives up those that wait whose time has come. `ended` hears of each.
+    pub fn expire(&mut self, now: Timestamp, mut ended: impl FnMut(Departure)) {
+        while let Some((spec, job)) = self.engine.queue.take_expired(now) {
+            let outcome = spec.given_up(now, job.generated);
+            let outcome = outcome.unwrap_or(Outcome::Expired);
+            ended(depart(&mut self.admission, &spec, outcome, job, now));
+        }
+    }
+
+    /// A turn, up to its step. `ended` hears of each request that leaves.
+    pub fn turn(&mut self, now: Timestamp, mut ended: impl FnMut(Departure)) -> Planned {
+        (self.cancelled, self.interrupted) = (false, false);
         let admission = &mut self.admission;
         let leaves = |spec: &RequestSpec, outcome, job: Job| {
-            if let (Some(admission), Some(admitted)) = (admission.as_mut(), &job.admitted) {
-                admission.ended(admitted, outcome, now);
-            }
-            ended(Departure {
-                id: spec.id,
-                outcome,
-                generated: job.generated,
-                cached_tokens: job.cached_tokens,
-            });
+            ended(depart(admission, spec, outcome, job, now));
         };
-        let ask_again = self.engine.turn(now, token_time_us, leaves);
+        let ask_again = self.engine.turn(now, self.step_us, leaves);
         if let Some(admission) = &mut self.admission {
             admission.planned(&self.engine, now);
         }
@@ -211,8 +218,14 @@ impl Daemon {
         self.admission.is_some()
     }
 
-    /// The step in flight is done, and took so long. `first_token` hears of each answer that has begun.
-    pub fn complete(&mut self, step_ps: u64, mut first_token: impl FnMut(RequestId)) {
+    /// The step in flight is done at `now`, and took so long. `first_token` hears of each answer that has begun. Gives the
+    /// step that follows without a turn, if one does.
+    pub fn complete(
+        &mut self,
+        now: Timestamp,
+        step_ps: u64,
+        mut first_token: impl FnMut(RequestId),
+    ) -> Option<Composition> {
         self.results.clear();
         // Which token it is matters to nobody.
         let result = |samples| match samples {
@@ -221,12 +234,14 @@ impl Daemon {
         };
         let rows = self.engine.plan.rows.iter();
         self.results.extend(rows.map(|r| result(r.work.samples())));
+        let mut any_end = false;
         let deliver = |s: &mut Sequence<Job>, _: TokenId| {
             s.payload.generated = s.num_generated;
             if s.num_generated == 1 {
                 first_token(s.spec.id);
             }
             let at_end = s.num_generated >= s.payload.answer_tokens;
+            any_end |= at_end;
             at_end.then_some(Outcome::Finished(FinishReason::Stop))
         };
         let done = self
@@ -236,66 +251,33 @@ impl Daemon {
         assert!(done.is_ok(), "the plan in hand is the step in flight");
         let sampled = |r: &&RowResult| matches!(r, RowResult::Sampled(_));
         // A step that only gives memory back says nothing of the pace.
-        if let Some(admission) = &mut self.admission
-            && !self.results.is_empty()
-        {
+        if !self.results.is_empty() {
             let generated = self.results.iter().filter(sampled).count();
-            admission.stepped(seconds(step_ps), generated as u32);
+            self.stepped(step_ps, generated as u32);
         }
-    }
-
-    /// The steps from here on in which nothing can change. To be asked between [`Self::complete`] and
-    /// [`Self::turn`].
-    pub fn steady(&self) -> Option<Steady> {
-        let may_take = self.engine.turn.scheduler().take_rule(0).is_some();
-        // What waits for memory or for another's prefill is looked at in every turn.
-        let looked_at =
-            self.engine.turn.deferred() > 0 || (may_take && !self.engine.queue.is_empty());
-        if self.cancelled || looked_at || self.engine.plan.emptied().next().is_some() {
+        if !self.lane || self.interrupted || any_end || !self.engine.follow(&self.results) {
             return None;
         }
-        let mut steps = u32::MAX;
-        let mut first = Composition::default();
-        for s in self.engine.turn.scheduler().running() {
-            let whole_blocks =
-                s.num_computed.min(s.spec.prompt_tokens) / BLOCK_TOKENS * BLOCK_TOKENS;
-            if s.prefilling() || (self.caches && whole_blocks > s.in_cache) {
-                return None;
-            }
-            let length = s.payload.answer_tokens.min(s.spec.max_tokens);
-            // The step with the last token is one in which something changes, as is one that needs a block.
-            let to_the_end = length.saturating_sub(s.num_generated).saturating_sub(1);
-            let room = s.lease.capacity().saturating_sub(s.num_computed);
-            steps = steps.min(to_the_end).min(room);
-            first = first + Composition::of_tokens(s.num_computed, 1);
+        if let Some(admission) = &mut self.admission {
+            admission.planned(&self.engine, now);
         }
-        (first.decode_seqs > 0 && steps > 0).then_some(Steady {
-            steps,
-            first,
-            ends_with_an_arrival: may_take,
-        })
+        // Whoever has to leave does so after the step that has begun.
+        self.interrupted = self.engine.turn.is_due();
+        Some(Composition::of(&self.engine.plan))
     }
 
-    /// Takes steady steps at once, each of which takes what `steps_ps` says of it.
-    pub fn skip(&mut self, steps_ps: impl ExactSizeIterator<Item = u64>) {
-        let steps = steps_ps.len() as u32;
-        for s in self.engine.turn.running_mut() {
-            s.num_computed += steps;
-            s.num_generated += steps;
-            s.payload.generated = s.num_generated;
-        }
+    /// A step took so long, in which so many tokens were sampled.
+    fn stepped(&mut self, step_ps: u64, generated: u32) {
+        let seconds = Duration::from_nanos(step_ps * 1000 / PS_PER_US).as_secs_f64();
+        self.step_us = seconds * 1e6;
         if let Some(admission) = &mut self.admission {
-            let generated = self.engine.turn.scheduler().running().len() as u32;
-            steps_ps.for_each(|ps| admission.stepped(seconds(ps), generated));
+            admission.stepped(seconds, generated);
         }
     }
 
     /// Whether it holds nothing but what is cached: no request, no seat, no block, no sequence, no lock.
     pub fn is_empty(&self) -> bool {
-        self.engine.is_empty() && self.capacity.held().requests == 0
+        let held = |lane| self.capacity.held_by(lane).requests;
+        self.engine.is_empty() && Lane::ALL.into_iter().all(|lane| held(lane) == 0)
     }
-}
-
-fn seconds(ps: u64) -> f64 {
-    ps as f64 / PS_PER_US as f64 * 1e-6
 }

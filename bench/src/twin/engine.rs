@@ -2,9 +2,12 @@
 //! what the cost model says. No clock and no randomness: the same requests give the same answer, to the
 //! microsecond.
 
+use std::sync::Arc;
+
+use cadenced::logic::conformal::artifact::Artifact;
 use cadenced::logic::conformal::controller::Controller;
 use cadenced::logic::conformal::policy::Decision;
-use cadenced::logic::request::Outcome;
+use cadenced::logic::request::{FinishReason, Outcome};
 
 use super::cost::StepCost;
 use super::run::Run;
@@ -48,8 +51,28 @@ pub struct Fate {
 impl Fate {
     /// Whether the whole answer came within `slo_us` of the arrival of `request`.
     pub fn is_within(&self, request: &Request, slo_us: u64) -> bool {
-        matches!(self.outcome, Outcome::Finished(_)) && self.end_us - request.at_us <= slo_us
+        let cut = Outcome::Finished(FinishReason::Slo);
+        let is_whole = matches!(self.outcome, Outcome::Finished(_)) && self.outcome != cut;
+        is_whole && self.end_us - request.at_us <= slo_us
     }
+
+    /// Whether it was given up at its deadline.
+    pub fn is_dropped(&self) -> bool {
+        let cut = Outcome::Finished(FinishReason::Slo);
+        self.outcome == cut || self.outcome == Outcome::Expired
+    }
+}
+
+/// A client that was refused for now, and comes again once.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Return {
+    /// Which of the requests.
+    pub index: usize,
+    /// When it comes: so many seconds later, as it was told.
+    pub at_us: u64,
+    pub after_s: u32,
+    /// What is decided on it then; `None` if the capacity cap refuses it.
+    pub decision: Option<Decision>,
 }
 
 /// How many of `fates` are within the SLO, the requests being theirs.
@@ -66,10 +89,14 @@ pub struct Trial {
     /// Decides behind the capacity cap; each run begins with a copy of it. None: the cap alone, whatever the rung's
     /// configuration says.
     pub controller: Option<Controller>,
+    /// What it was calibrated with, for actors, who make a controller of their own.
+    pub artifact: Option<Arc<Artifact>>,
     /// The deadline that each request brings, after its arrival.
     pub slo_us: Option<u64>,
     /// A client leaves so long after it came.
     pub patience_us: Option<u64>,
+    /// Who is refused for now, with a `Retry-After`, comes again once at that time. Not for actors.
+    pub come_again: bool,
     /// Take steps in which nothing can change at once. Changes nothing but the speed.
     pub skip: bool,
 }
@@ -81,8 +108,10 @@ impl Trial {
             rung,
             cost,
             controller: None,
+            artifact: None,
             slo_us: None,
             patience_us: None,
+            come_again: false,
             skip: true,
         }
     }
@@ -92,6 +121,14 @@ impl Trial {
     /// # Panics
     /// If the daemon lost a request or kept some of its memory, which no run may survive.
     pub fn run(&self, requests: &[Request]) -> Vec<Fate> {
+        self.run_with_returns(requests).0
+    }
+
+    /// The same, and what became of those that came again, in the order in which they were told to.
+    ///
+    /// # Panics
+    /// See [`Self::run`].
+    pub fn run_with_returns(&self, requests: &[Request]) -> (Vec<Fate>, Vec<Return>) {
         let mut run = Run::new(self, requests);
         while run.advance() {}
         run.fates()

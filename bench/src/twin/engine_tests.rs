@@ -10,7 +10,7 @@ use crate::twin::cost::CostModel;
 use cadenced::logic::capacity::CapacityLimits;
 use cadenced::logic::conformal::calibration::Alpha;
 use cadenced::logic::conformal::online::CalibratorConfig;
-use cadenced::logic::conformal::policy::{Settings, Verdict};
+use cadenced::logic::conformal::policy::{Fallback, Settings, Verdict};
 use cadenced::logic::conformal::snapshot::Pace;
 use cadenced::logic::request::FinishReason;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
@@ -172,11 +172,12 @@ proptest! {
 }
 
 /// A controller that has learnt enough after few completions to refuse, promise and explore.
-fn learner() -> Controller {
+fn learner(unfit: Fallback) -> Controller {
     let alpha = Alpha::new(0.2).unwrap();
     let settings = Settings {
         training_rows: 6,
         explore_every: 3,
+        unfit,
         ..Settings::at(alpha)
     };
     let calibration = CalibratorConfig {
@@ -193,20 +194,30 @@ fn learner() -> Controller {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// What is decided depends on the engine's state at the arrival, so steps may be skipped only up to it.
+    /// What is decided depends on the engine's state at the arrival, so steps may be skipped only up to it; with a
+    /// best-effort lane none may, and nobody but who is in it is given up, at its deadline and not before.
     #[test]
     fn skipping_changes_no_decision(
         rung in rungs(), requests in requests(), patience in prop::option::of(200..20_000u64), slo in 50..3_000u64,
+        lane: bool,
     ) {
+        let unfit = if lane { Fallback::BestEffort } else { Fallback::Refuse };
         let trial = Trial {
-            controller: Some(learner()),
+            controller: Some(learner(unfit)),
             slo_us: Some(slo),
             patience_us: patience,
             ..Trial::new(rung, COST.into())
         };
         let fates = trial.run(&requests);
         let stepped = Trial { skip: false, ..trial }.run(&requests);
-        prop_assert_eq!(fates, stepped);
+        prop_assert_eq!(&fates, &stepped);
+        for (fate, request) in fates.iter().zip(&requests) {
+            let is_of_lane = fate.decision.is_some_and(|d| d.verdict == Verdict::BestEffort);
+            prop_assert!(lane || !is_of_lane);
+            if fate.is_dropped() {
+                prop_assert!(is_of_lane && fate.end_us >= request.at_us + slo, "{:?}", fate);
+            }
+        }
     }
 }
 
@@ -215,7 +226,7 @@ proptest! {
 fn a_bound_decides_behind_the_cap() {
     let requests: Vec<Request> = (0..300).map(|i| request(i * 20_000, 100, 9, 9)).collect();
     let trial = Trial {
-        controller: Some(learner()),
+        controller: Some(learner(Fallback::Refuse)),
         slo_us: Some(100),
         ..Trial::new(Rung::conformal(), COST.into())
     };

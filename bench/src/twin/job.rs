@@ -23,7 +23,7 @@ pub struct Job {
     pub cached_tokens: Option<u32>,
     /// `None` where nobody decides by a bound.
     pub admitted: Option<Admitted>,
-    _reservation: Reservation,
+    reservation: Reservation,
 }
 
 impl Job {
@@ -41,8 +41,13 @@ impl Job {
             answer_tokens,
             cached_tokens: None,
             admitted: None,
-            _reservation: reservation,
+            reservation,
         }
+    }
+
+    /// Takes its seat to the best-effort lane. False if there is no room.
+    pub fn moves_to_best_effort(&mut self) -> bool {
+        self.reservation.move_to_best_effort().is_ok()
     }
 
     /// Its prompt's tokens; none where nobody would look at them.

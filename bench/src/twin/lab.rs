@@ -1,6 +1,8 @@
 //! What the cells of a grid have in common: the rungs, the prices, what they can sustain and what nobody
 //! could.
 
+use std::sync::Arc;
+
 use cadenced::logic::conformal::artifact::Artifact;
 use cadenced::logic::conformal::calibration::Alpha;
 use cadenced::logic::conformal::controller::Controller;
@@ -37,7 +39,7 @@ pub struct Lab {
     /// What is offered, but for rate and seed.
     pub offer: Offer,
     /// What promises rest on; without one they are learnt from what is admitted.
-    pub artifact: Option<Artifact>,
+    pub artifact: Option<Arc<Artifact>>,
 }
 
 /// What the daemon generates before it is ready: a few tokens, after a greeting.
@@ -146,7 +148,8 @@ impl Lab {
         let trial = |rung: &Rung| Trial {
             controller: rung
                 .promises()
-                .then(|| self.controller(rung, self.artifact.as_ref(), None)),
+                .then(|| self.controller(rung, self.artifact.as_deref(), None)),
+            artifact: self.artifact.clone(),
             slo_us,
             patience_us,
             ..Trial::new(rung.clone(), self.cost)
@@ -195,5 +198,30 @@ impl Lab {
             at_most_per_s: per_s(bounds.most_on_time(requests, slo_us)),
             at_least_per_s: per_s(achieved.max(by_a_rung)),
         }
+    }
+}
+
+#[cfg(test)]
+impl Lab {
+    /// A rung under the fake's default costs and the standard mix; calibrated, if it promises.
+    pub fn of(rung: Rung) -> Self {
+        use super::arrivals::Answers;
+        let mut lab = Self {
+            cost: super::cost::CostModel::default().into(),
+            rungs: vec![rung],
+            offer: Offer {
+                mix: crate::load::mix::Mix::Standard,
+                answers: Answers::hidden(),
+                rate: 1.0,
+                extent: Extent::Seconds(120.0),
+                seed: 0,
+                observed: Default::default(),
+            },
+            artifact: None,
+        };
+        if lab.rungs[0].promises() {
+            lab.artifact = Some(Arc::new(super::fitted::artifact(&lab, 1000).unwrap()));
+        }
+        lab
     }
 }

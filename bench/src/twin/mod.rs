@@ -6,13 +6,14 @@
 //! and `fit` learns the prices from measured ones; `admission` decides by a bound, with the daemon's controller, on a
 //! calibration that is `fitted` in virtual time;
 //! `oracle` says what the best of all schedulers could do. `simulate` runs the grid of `cell`s that a `lab`
-//! sets up, and `table` shows it; `coverage` asks whether promises are kept; `soak` runs very many requests.
+//! sets up, `table` shows it, `lane` judges what best effort costs, and `again` asks whether coming again helps; `coverage` asks whether promises are kept; `soak` runs very many requests.
 //!
 //! What it leaves out: the host's work between steps and the wire, other than as part of a step's fixed
 //! cost; ticks of the timer; failures.
 
 pub mod actors;
 mod admission;
+pub mod again;
 pub mod arrivals;
 pub mod cell;
 pub mod cost;
@@ -23,6 +24,7 @@ pub mod fit;
 pub mod fitted;
 mod job;
 pub mod lab;
+pub mod lane;
 pub mod oracle;
 mod run;
 pub mod rung;

@@ -1,13 +1,17 @@
 //! One run of a cell, from one moment at which something happens to the next.
 
+mod again;
+mod skip;
+
 use cadenced::ids::RequestId;
 use cadenced::logic::conformal::policy::Decision;
 use cadenced::logic::request::{Outcome, RequestSpec, Terms};
 use cadenced::logic::time::Timestamp;
 
 use super::cost::{Composition, PS_PER_US};
-use super::daemon::{Daemon, Departure, Planned};
-use super::engine::{Fate, Request, Trial};
+use super::daemon::{Daemon, Departure, Entry, Planned};
+use super::engine::{Fate, Request, Return, Trial};
+use again::Again;
 
 /// What the engine is at. Moments in picoseconds.
 #[derive(Clone, Copy)]
@@ -35,7 +39,7 @@ pub struct Run<'a> {
     /// Picoseconds.
     now: u64,
     phase: Phase,
-    /// Of the last step, in picoseconds.
+    /// Of the step in flight, in picoseconds.
     step_ps: u64,
     /// Requests that have arrived.
     arrived: usize,
@@ -44,34 +48,39 @@ pub struct Run<'a> {
     first_token: Vec<Option<u64>>,
     decisions: Vec<Option<Decision>>,
     fates: Vec<Option<Fate>>,
+    again: Again,
 }
 
 impl<'a> Run<'a> {
     /// Before the first request.
     pub fn new(trial: &'a Trial, requests: &'a [Request]) -> Self {
+        let mut daemon = Daemon::new(&trial.rung, trial.controller.clone());
+        daemon.tells_when = trial.come_again;
         Self {
             trial,
             requests,
-            daemon: Daemon::new(&trial.rung, trial.controller.clone()),
+            daemon,
             now: 0,
             phase: Phase::Idle { ask_again: None },
             step_ps: 0,
             arrived: 0,
             leavers: 0,
-            first_token: vec![None; requests.len()],
+            // Of those that come again as well.
+            first_token: vec![None; 2 * requests.len()],
             decisions: vec![None; requests.len()],
             fates: vec![None; requests.len()],
+            again: Again::default(),
         }
     }
 
-    /// What became of each, after the last moment.
+    /// What became of each, and of those that came again, after the last moment.
     ///
     /// # Panics
     /// If the daemon lost a request or kept some of its memory.
-    pub fn fates(self) -> Vec<Fate> {
+    pub fn fates(self) -> (Vec<Fate>, Vec<Return>) {
         assert!(self.daemon.is_empty(), "the daemon kept something");
         let fates: Option<Vec<Fate>> = self.fates.into_iter().collect();
-        fates.expect("every request ends")
+        (fates.expect("every request ends"), self.again.returns)
     }
 
     /// Goes to the next moment at which something happens. What clients do comes before what the engine
@@ -81,14 +90,25 @@ impl<'a> Run<'a> {
             Phase::Idle { ask_again } => ask_again,
             Phase::Computing { until } | Phase::Skipping { until, .. } => Some(until),
         };
-        let before = |at: u64| due.is_none_or(|due| at <= due);
+        let expiry = self.next_expiry();
+        let next = [due, expiry].into_iter().flatten().min();
+        let before = |at: u64| next.is_none_or(|next| at <= next);
         let (arrival, leave) = (self.next_arrival(), self.next_leave());
-        if let Some(at) = arrival.filter(|at| before(*at) && leave.is_none_or(|l| *at <= l)) {
+        let first = [arrival, leave].into_iter().flatten().min();
+        let again = self.again.next().filter(|at| before(*at));
+        if let Some(at) = again.filter(|at| first.is_none_or(|first| *at < first)) {
+            self.now = at;
+            self.come_again();
+        } else if let Some(at) = arrival.filter(|at| before(*at) && leave.is_none_or(|l| *at <= l))
+        {
             self.now = at;
             self.arrive();
         } else if let Some(at) = leave.filter(|at| before(*at)) {
             self.now = at;
             self.leave();
+        } else if let Some(at) = expiry.filter(|at| before(*at)) {
+            self.now = at;
+            self.expire();
         } else if let Some(at) = due {
             self.now = at;
             self.engine();
@@ -111,29 +131,60 @@ impl<'a> Run<'a> {
         has_come.then(|| (self.requests[self.leavers].at_us + patience_us) * PS_PER_US)
     }
 
+    /// The wait queue's alarm goes off a tick after the moment that it is for.
+    fn next_expiry(&self) -> Option<u64> {
+        let at = self.daemon.next_expiry()?;
+        Some((at.0 + 1) * PS_PER_US)
+    }
+
+    fn expire(&mut self) {
+        let mut ended = Vec::new();
+        let now = Timestamp(self.now / PS_PER_US);
+        self.daemon.expire(now, |departure| ended.push(departure));
+        self.leave_with(ended);
+    }
+
     fn arrive(&mut self) {
         self.land();
         let index = self.arrived;
         self.arrived += 1;
-        let request = &self.requests[index];
+        let request = self.requests[index];
+        let entry = self.submit(index, &request);
+        self.decisions[index] = entry.decision;
+        if let Some(after_s) = entry.retry_after_s {
+            self.again.tell(index, &request, after_s);
+        }
+        if let Some(outcome) = entry.refused {
+            self.end(index, outcome, 0, None);
+        }
+        self.wake(&entry);
+    }
+
+    /// Who waits from now on sets an idle engine going.
+    fn wake(&mut self, entry: &Entry) {
+        if entry.refused.is_none() && matches!(self.phase, Phase::Idle { .. }) {
+            self.turn();
+        }
+    }
+
+    /// A request is at the door, under a number of its own.
+    fn submit(&mut self, number: usize, request: &Request) -> Entry {
         let slo_us = self.trial.slo_us;
+        let deadline = slo_us.map_or(Timestamp::NEVER, |slo| Timestamp(request.at_us + slo));
         let spec = RequestSpec {
-            id: RequestId(index as u64),
+            id: RequestId(number as u64),
             arrival: Timestamp(request.at_us),
-            deadline: slo_us.map_or(Timestamp::NEVER, |slo| Timestamp(request.at_us + slo)),
+            deadline,
             prompt_tokens: request.prompt_tokens,
             max_tokens: request.max_tokens,
             preempted: false,
-            terms: Terms::default(),
+            terms: Terms {
+                due: deadline,
+                ..Terms::default()
+            },
         };
         let (text, answer_tokens) = (request.text, request.answer_tokens);
-        let entry = self.daemon.submit(spec, text, answer_tokens);
-        self.decisions[index] = entry.decision;
-        if let Some(outcome) = entry.refused {
-            self.end(index, outcome, 0, None);
-        } else if matches!(self.phase, Phase::Idle { .. }) {
-            self.turn();
-        }
+        self.daemon.submit(spec, text, answer_tokens)
     }
 
     fn leave(&mut self) {
@@ -146,48 +197,21 @@ impl<'a> Run<'a> {
         self.end(index, Outcome::Cancelled, 0, None);
     }
 
-    /// Before a client does something in the last of several steps that are all alike: that one is begun as any
-    /// other, if what is decided now depends on it.
-    fn land(&mut self) {
-        let Phase::Skipping {
-            first,
-            steps,
-            last_ps,
-            until,
-        } = self.phase
-        else {
-            return;
-        };
-        if !self.daemon.watches() {
-            return;
-        }
-        let now = std::mem::replace(&mut self.now, until - last_ps);
-        let cost = self.trial.cost;
-        self.daemon.skip(cost.decodes(first, steps - 1));
-        if let Some(ps) = cost.decodes(first, steps - 1).last() {
-            self.step_ps = ps;
-        }
-        self.turn();
-        self.now = now;
-    }
-
     /// What the engine waited for has come.
     fn engine(&mut self) {
         match self.phase {
             Phase::Idle { .. } => {}
-            Phase::Skipping {
-                first,
-                steps,
-                last_ps,
-                ..
-            } => {
+            Phase::Skipping { first, steps, .. } => {
                 self.daemon.skip(self.trial.cost.decodes(first, steps));
-                self.step_ps = last_ps;
             }
             Phase::Computing { .. } => {
                 let (now_us, first_token) = (us(self.now), &mut self.first_token);
-                self.daemon
-                    .complete(self.step_ps, |id| first_token[id.0 as usize] = Some(now_us));
+                let now = Timestamp(self.now / PS_PER_US);
+                let begun = |id: RequestId| first_token[id.0 as usize] = Some(now_us);
+                if let Some(next) = self.daemon.complete(now, self.step_ps, begun) {
+                    self.compute(next);
+                    return;
+                }
                 if self.trial.skip && self.skip() {
                     return;
                 }
@@ -199,10 +223,25 @@ impl<'a> Run<'a> {
     fn turn(&mut self) {
         let now = Timestamp(self.now / PS_PER_US);
         let mut ended = Vec::new();
-        let token_time_us = self.step_ps as f64 / PS_PER_US as f64;
-        let turn = self
-            .daemon
-            .turn(now, token_time_us, |departure| ended.push(departure));
+        let turn = self.daemon.turn(now, |departure| ended.push(departure));
+        self.leave_with(ended);
+        match turn {
+            Planned::Step(step) => self.compute(step),
+            Planned::Idle { ask_again } => {
+                let ask_again = ask_again.map(|at| at.0 * PS_PER_US);
+                self.phase = Phase::Idle { ask_again };
+            }
+        }
+    }
+
+    fn compute(&mut self, step: Composition) {
+        self.step_ps = self.trial.cost.of(step);
+        self.phase = Phase::Computing {
+            until: self.now + self.step_ps,
+        };
+    }
+
+    fn leave_with(&mut self, ended: Vec<Departure>) {
         for Departure {
             id,
             outcome,
@@ -212,44 +251,16 @@ impl<'a> Run<'a> {
         {
             self.end(id.0 as usize, outcome, generated, cached_tokens);
         }
-        self.phase = match turn {
-            Planned::Step(step) => {
-                self.step_ps = self.trial.cost.of(step);
-                Phase::Computing {
-                    until: self.now + self.step_ps,
-                }
-            }
-            Planned::Idle { ask_again } => Phase::Idle {
-                ask_again: ask_again.map(|at| at.0 * PS_PER_US),
-            },
-        };
-    }
-
-    /// Begins steps that are all alike, as many as begin before a client can change anything.
-    fn skip(&mut self) -> bool {
-        let Some(steady) = self.daemon.steady() else {
-            return false;
-        };
-        let ends_with_an_arrival = steady.ends_with_an_arrival || self.daemon.watches();
-        let arrival = self.next_arrival().filter(|_| ends_with_an_arrival);
-        let client = [arrival, self.next_leave()].into_iter().flatten().min();
-        let within = client.map_or(u64::MAX, |at| at - self.now);
-        let cost = &self.trial.cost;
-        let steps = cost.decodes_begun(steady.first, steady.steps, within);
-        let took = cost.of_decodes(steady.first, steps);
-        self.phase = Phase::Skipping {
-            first: steady.first,
-            steps,
-            last_ps: took - cost.of_decodes(steady.first, steps.saturating_sub(1)),
-            until: self.now + took,
-        };
-        true
     }
 
     /// The first end is the one that counts.
     fn end(&mut self, index: usize, outcome: Outcome, generated: u32, cached_tokens: Option<u32>) {
         let end_us = us(self.now);
-        self.fates[index].get_or_insert(Fate {
+        // What becomes of who has come again is known at the door.
+        let Some(fate) = self.fates.get_mut(index) else {
+            return;
+        };
+        fate.get_or_insert(Fate {
             outcome,
             first_token_us: self.first_token[index],
             end_us,

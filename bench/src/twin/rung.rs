@@ -10,13 +10,14 @@ use cadenced::logic::scheduler::policy::Policy;
 use cadenced::logic::wait_queue::QueueOrder;
 
 /// The rungs that it knows, below the repository's root.
-pub const RUNGS: [&str; 6] = [
+pub const RUNGS: [&str; 7] = [
     "config/rung1-fifo.toml",
     "config/rung2-static.toml",
     "config/rung3-continuous.toml",
     "config/rung4-cache.toml",
     "config/rung5-static.toml",
     "config/rung5-conformal.toml",
+    "config/rung6-best-effort.toml",
 ];
 
 /// Those of them that admit up to the capacity cap, and need no calibration.
@@ -89,6 +90,12 @@ impl Rung {
         )
     }
 
+    /// What may be held of each lane, in their order.
+    pub fn capacities(&self) -> [CapacityLimits; 2] {
+        let [_, best_effort] = self.config.capacities();
+        [self.capacity, best_effort]
+    }
+
     /// The same without a cap on what may wait.
     pub fn uncapped(self) -> Self {
         let capacity = CapacityLimits {
@@ -102,7 +109,7 @@ impl Rung {
 
 #[cfg(test)]
 impl Rung {
-    pub fn files() -> [std::path::PathBuf; 6] {
+    pub fn files() -> [std::path::PathBuf; 7] {
         RUNGS.map(|file| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))
     }
 
@@ -117,6 +124,10 @@ impl Rung {
 
     pub fn conformal() -> Self {
         Self::ladder().swap_remove(5)
+    }
+
+    pub fn best_effort() -> Self {
+        Self::ladder().swap_remove(6)
     }
 
     pub fn continuous() -> Self {

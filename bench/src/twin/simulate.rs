@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::again::{self, Returns};
 use super::arrivals::{Answers, Lengths, Offer};
 use super::cell::{Cell, Mode, Offered, cell};
 use super::cost::CostModel;
@@ -14,7 +16,7 @@ use super::fit::Fit;
 use super::fitted;
 use super::lab::{self, Ceiling, Lab};
 use super::rung::{self, RUNGS, Rung};
-use super::{soak, table};
+use super::{lane, soak, table};
 use crate::calibrate::Calibration;
 use crate::load::arrivals::Extent;
 use crate::load::mix::Mix;
@@ -84,6 +86,9 @@ pub struct Grid {
     pub saturation_per_s: f64,
     pub cells: Vec<Cell>,
     pub ceilings: Vec<Ceiling>,
+    /// Of the rungs that promise, in runs of their own.
+    #[serde(default)]
+    pub returns: Vec<Returns>,
 }
 
 /// Of the rounds that promises are calibrated on, far from those of the cells.
@@ -111,7 +116,8 @@ pub struct Prices {
 }
 
 /// # Errors
-/// When a file can't be read or written, or the arguments leave nothing to simulate.
+/// When a file can't be read or written, or the arguments leave nothing to simulate; and, after all is written, when the
+/// best-effort lane costs more than it may.
 pub fn run(args: &SimulateArgs) -> Result<()> {
     if let Some(requests) = args.soak {
         let (_, lab) = set_up(args)?;
@@ -120,6 +126,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     }
     let grid = simulate(args)?;
     println!("{}", table::markdown(&grid));
+    println!("\n{}\n{}", lane::table(&grid), again::table(&grid.returns));
     if let Some(out) = &args.out {
         let is_file = out.extension().is_some_and(|e| e == "json");
         let file = if is_file {
@@ -129,7 +136,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         };
         write(&file, &grid)?;
     }
-    Ok(())
+    lane::judge(&grid)
 }
 
 /// Where results of virtual time are from: they depend on no machine.
@@ -212,7 +219,7 @@ pub fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
         artifact: None,
     };
     if lab.rungs.iter().any(Rung::promises) && !args.self_calibrating {
-        lab.artifact = Some(fitted::artifact(&lab, CALIBRATION_SEED)?);
+        lab.artifact = Some(Arc::new(fitted::artifact(&lab, CALIBRATION_SEED)?));
     }
     Ok((prices, lab))
 }
@@ -245,6 +252,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
         saturation_per_s,
         cells: Vec::new(),
         ceilings: Vec::new(),
+        returns: Vec::new(),
     };
     let loads: Vec<f64> = match args.rates.as_slice() {
         [] => args.loads.clone(),
@@ -272,6 +280,9 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
             };
             let trials = lab.trials(Some(slo_us), Some(patience_us));
             let cells: Vec<Cell> = trials.iter().map(|t| cell(t, &offered, mode)).collect();
+            let promising = trials.iter().filter(|t| t.controller.is_some());
+            let returns = promising.map(|t| again::returns(t, &offered));
+            grid.returns.extend(returns);
             grid.ceilings.push(lab.ceiling(&offered, slo_us, &cells));
             grid.cells.extend(cells);
         }

@@ -23,7 +23,7 @@ pub fn soak(lab: &Lab, n: usize) -> String {
     .requests();
     let last = lab.last_rung();
     let promises = last.rung.promises();
-    let controller = || lab.controller(&last.rung, lab.artifact.as_ref(), None);
+    let controller = || lab.controller(&last.rung, lab.artifact.as_deref(), None);
     let timed = |skip: bool| {
         let trial = Trial {
             skip,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
@@ -102,7 +103,10 @@ fn lab(calibration: &Calibration) -> Result<Lab> {
         },
         artifact: None,
     };
-    lab.artifact = Some(fitted::artifact(&lab, simulate::CALIBRATION_SEED)?);
+    lab.artifact = Some(Arc::new(fitted::artifact(
+        &lab,
+        simulate::CALIBRATION_SEED,
+    )?));
     Ok(lab)
 }
 

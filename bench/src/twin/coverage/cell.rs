@@ -112,7 +112,7 @@ impl Setting<'_> {
             *offered += 1;
             *promised += usize::from(fate.promised_ms().is_some());
         }
-        let told = Promises::of(&fates, self.requests).unwrap_or_default();
+        let told = Promises::of(&fates, self.requests, self.slo_us).unwrap_or_default();
         CoverageCell {
             arm,
             alpha,

@@ -221,7 +221,7 @@ fn trial(lab: &Lab, arm: Arm, alpha: Alpha, slo_us: u64) -> Trial {
     };
     let artifact = lab
         .artifact
-        .as_ref()
+        .as_deref()
         .filter(|_| arm != Arm::SelfCalibrating);
     Trial {
         controller: Some(lab.controller(rung, artifact, Some(alpha))),

@@ -5,7 +5,7 @@ use super::*;
 fn small() -> CoverageArgs {
     CoverageArgs {
         calibration: None,
-        rungs: Rung::files()[4..].to_vec(),
+        rungs: Rung::files()[4..6].to_vec(),
         alphas: vec![0.2, 0.05],
         loads: vec![0.5, 3.0],
         shifted: vec![1.0],
