@@ -1,7 +1,7 @@
 //! What `cadenced calibrate` refuses, and how it ends when something fails.
 
 use crate::calibrate::{Place, assert_ends};
-use crate::common::command;
+use crate::common::{ask, command};
 
 #[test]
 fn what_cant_work_is_refused_by_name() {
@@ -62,13 +62,15 @@ fn a_request_that_is_refused_and_a_daemon_that_dies_end_it() {
     let place = Place::new();
     let bad = place.dir.path().join("bad.jsonl");
     let bad = bad.to_str().unwrap();
-    std::fs::write(bad, "{\"messages\": []}\n").unwrap();
+    let fine = ask("fine", 5, true).to_string();
+    std::fs::write(bad, format!("{fine}\n{{\"messages\": []}}\n")).unwrap();
     let refused = place.run("0.15", &["--prompts", bad], &[]);
-    assert_ends(
-        &refused,
-        64,
-        &["a request was refused with 400", "messages"],
-    );
+    assert_ends(&refused, 64, &["bad.jsonl: line 2", "messages"]);
+    // How long a prompt is only the model knows.
+    let long = ask(&"long ".repeat(20_000), 5, true).to_string();
+    std::fs::write(bad, long).unwrap();
+    let refused = place.run("0.15", &["--prompts", bad], &[]);
+    assert_ends(&refused, 64, &["a request was refused with 400", "context"]);
 
     let dies = Place::new();
     let panics = [

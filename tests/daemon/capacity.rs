@@ -49,7 +49,14 @@ fn ended(stats: &serde_json::Value) -> u64 {
 
 #[test]
 fn bodies_beyond_the_bytes_held_at_once_are_refused_before_they_are_read() {
-    let d = paced("2000", &[("limits.request_bytes", "3000")]);
+    let d = paced(
+        "2000",
+        &[
+            ("limits.request_bytes", "3000"),
+            // Which has bytes of its own.
+            ("limits.best_effort_share", "0"),
+        ],
+    );
     let holder = d.chat(&ask(&"x".repeat(2500), 4000, true));
     d.wait_for("it is held", || number(&d.stats(), "/held/bytes") > 2500);
     // Announced and not sent: what is refused is the announcement.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cadenced::ids::TokenId;
 use cadenced::logic::capacity::Reservation;
-use cadenced::logic::request::RequestSpec;
+use cadenced::logic::request::{Lane, RequestSpec};
 use cadenced::logic::turn::Payload;
 
 use super::admission::Admitted;
@@ -47,7 +47,7 @@ impl Job {
 
     /// Takes its seat to the best-effort lane. False if there is no room.
     pub fn moves_to_best_effort(&mut self) -> bool {
-        self.reservation.move_to_best_effort().is_ok()
+        self.reservation.move_to(Lane::BestEffort).is_ok()
     }
 
     /// Its prompt's tokens; none where nobody would look at them.
