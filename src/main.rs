@@ -59,7 +59,7 @@ struct ConfigArgs {
     #[command(flatten)]
     source: SourceArgs,
     /// Overrides server.listen.
-    #[arg(long)]
+    #[arg(long, value_parser = cadenced::config::socket_address)]
     listen: Option<SocketAddr>,
 }
 
