@@ -277,13 +277,20 @@ async fn serve_until_told(
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     tracing::info!(in_flight = state.lifecycle.in_flight(), "draining");
     tokio::select! {
-        () = drain(state) => Exit::Clean,
-        _ = terminate.recv() => Exit::Interrupted,
-        _ = interrupt.recv() => Exit::Interrupted,
+        ended = drain(state) => {
+            tracing::info!(ended, "drained");
+            return Exit::Clean;
+        }
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
+    let ended = state.lifecycle.in_flight();
+    tracing::warn!(ended, "a second signal: ending at once");
+    Exit::Interrupted
 }
 
-async fn drain(state: &Data<AppState>) {
+/// Returns how many requests had to be ended.
+async fn drain(state: &Data<AppState>) -> usize {
     let config = &state.config.lifecycle;
     let grace = Duration::from_millis(config.drain_grace_ms);
     // Without a grace there is no moment at which a server that is not ready accepts.
@@ -296,19 +303,18 @@ async fn drain(state: &Data<AppState>) {
     tokio::time::sleep(grace).await;
     state.lifecycle.enter(Phase::Draining);
     let limit = Duration::from_secs(config.drain_limit_s);
-    if tokio::time::timeout(limit, nothing_in_flight(state))
-        .await
-        .is_err()
-    {
-        let in_flight = state.lifecycle.in_flight();
-        tracing::warn!(
-            in_flight,
-            "the drain limit has passed; ending what still runs"
-        );
-        let error = ServeError::Draining { retry_after: 1 };
-        end_all(state, error, Outcome::Drained).await;
+    let finished = tokio::time::timeout(limit, nothing_in_flight(state)).await;
+    if finished.is_ok() {
+        return 0;
     }
-    tracing::info!("drained");
+    let in_flight = state.lifecycle.in_flight();
+    tracing::warn!(
+        in_flight,
+        "the drain limit has passed; ending what still runs"
+    );
+    let error = ServeError::Draining { retry_after: 1 };
+    end_all(state, error, Outcome::Drained).await;
+    in_flight
 }
 
 /// Tells every open reply that it ends, and gives the sockets a moment to say so.
