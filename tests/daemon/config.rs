@@ -50,6 +50,7 @@ fn a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default() {
     )
     .ready();
     let stats = d.stats();
+    assert_eq!(stats["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(stats["model"], "from-env");
     assert_eq!(stats["backend"], "fake");
     assert_eq!(stats["effective"]["kv_cells"], 2048, "{stats}");
