@@ -24,6 +24,7 @@ use crate::model::llama::{LlamaBackend, LoadedModel, ModelError};
 use crate::model::{ModelBackend, ModelFront};
 use crate::system::{self, Shared, Threads};
 use crate::telemetry::accounts::Accounts;
+use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::published::Published;
 use crate::{listen, promises, warm_up, watchdog};
@@ -190,6 +191,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
                 let (config, plan) = config
                     .sized(fake::BYTES_PER_TOKEN, fake::CONTEXT, available)
                     .map_err(|e| ModelError(e.to_string()))?;
+                plan.iter().for_each(logging::planned);
                 let encoder = FakeEncoder {
                     fault_marker: config.fake.fault_marker.clone(),
                 };
@@ -239,10 +241,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
     let created = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    if let Some(plan) = kv_plan {
-        tracing::info!(?plan, "kv.cells = \"auto\"");
-    }
-    tracing::info!(context = front.context, effective = ?engine.effective, "engine started");
+    logging::engine_started(front.context, &engine.effective);
     Ok(Served {
         engine,
         front,
@@ -258,11 +257,14 @@ fn load(config: Config) -> Result<(LoadedModel, Config, Option<Plan>), ModelErro
     if config.kv.cells != AutoOr::Auto(Auto::Auto) {
         return Ok((loaded, config, None));
     }
+    tracing::info!("planning the KV pool's memory");
     let bytes_per_token = loaded.kv_bytes_per_token(&config)?;
     let available = LoadedModel::memory_available(&config.model);
     let (config, plan) = config
         .sized(bytes_per_token, loaded.n_ctx_train, available)
         .map_err(|e| ModelError(e.to_string()))?;
+    // Before the pool is made: clearing gigabytes takes a while, and this says of how many.
+    plan.iter().for_each(logging::planned);
     Ok((loaded, config, plan))
 }
 

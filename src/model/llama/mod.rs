@@ -142,7 +142,9 @@ impl LoadedModel {
         let mut small = config.clone();
         small.kv.cells = AutoOr::Count(CELLS);
         small.kv.layout = KvLayout::Unified;
-        let backend = LlamaBackend::new(self, &small)?;
+        // Its warnings all come again with the pool itself.
+        let quiet = tracing::subscriber::NoSubscriber::default();
+        let backend = tracing::subscriber::with_default(quiet, || LlamaBackend::new(self, &small))?;
         Ok(backend.effective().kv_bytes.div_ceil(u64::from(CELLS)))
     }
 
