@@ -1,6 +1,5 @@
 //! Where settings come from, and what is refused before anything is started.
 
-use std::io::BufRead as _;
 use std::net::TcpListener;
 use std::process::Output;
 
@@ -10,7 +9,7 @@ use crate::common::{Daemon, command};
 const FAKE: [&str; 3] = ["serve", "--backend", "fake"];
 
 /// Runs a command that must end by itself.
-fn run(args: &[&str], settings: &[(&str, &str)]) -> Output {
+pub fn run(args: &[&str], settings: &[(&str, &str)]) -> Output {
     let output = command(args, settings).output().unwrap();
     assert_no_panic(&String::from_utf8_lossy(&output.stderr));
     output
@@ -18,7 +17,7 @@ fn run(args: &[&str], settings: &[(&str, &str)]) -> Output {
 
 /// Asserts how a start that can't work ends; what it says must contain `says`.
 #[track_caller]
-fn assert_ends(output: &Output, code: i32, says: &[&str]) {
+pub fn assert_ends(output: &Output, code: i32, says: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     for words in says {
@@ -30,7 +29,8 @@ fn assert_ends(output: &Output, code: i32, says: &[&str]) {
     );
 }
 
-fn file(text: &str) -> tempfile::NamedTempFile {
+/// A configuration, or whatever else a file is to hold.
+pub fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     std::fs::write(file.path(), text).unwrap();
     file
@@ -218,88 +218,6 @@ fn a_configuration_file_that_is_not_there_or_no_toml_is_named() {
     );
 }
 
-/// What would be in force can be read without starting anything, and is a configuration itself.
-#[test]
-fn check_config_prints_what_would_be_in_force() {
-    let output = run(
-        &["check-config", "--backend", "fake"],
-        &[("kv.cells", "4096")],
-    );
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        text.contains("cells = 4096") && text.contains("backend = \"fake\""),
-        "{text}"
-    );
-    let printed = file(&text);
-    let again = run(
-        &["check-config", "--config", printed.path().to_str().unwrap()],
-        &[],
-    );
-    assert_eq!(String::from_utf8(again.stdout).unwrap(), text);
-    assert_ends(
-        &run(&["check-config"], &[("kv.cells", "1")]),
-        64,
-        &["kv.cells"],
-    );
-}
-
-/// What `serve` would not start with is found without starting it, and told in the same words.
-#[test]
-fn check_config_looks_at_the_files_that_are_named() {
-    let model = file("GGUF");
-    let junk = file("<!DOCTYPE html>");
-    let path = |file: &tempfile::NamedTempFile| file.path().to_str().unwrap().to_owned();
-    let (model, junk) = (path(&model), path(&junk));
-    let (there, junk) = ([("model.path", model.as_str())], junk.as_str());
-    let with = |more: &[(&'static str, &str)]| {
-        let settings = there.iter().chain(more).copied().collect::<Vec<_>>();
-        run(&["check-config"], &settings)
-    };
-    let output = with(&[("admission.artifact", "/nowhere/unused")]);
-    assert_ends(&output, 0, &[]);
-    let calibrated = ("admission.mode", "conformal");
-    for (settings, says) in [
-        (
-            vec![("model.path", "/nowhere/m.gguf")],
-            "model.path: /nowhere/m.gguf: No such file",
-        ),
-        (vec![("model.path", junk)], "not a GGUF file"),
-        (
-            vec![("model.chat_template", "/nowhere/t.jinja")],
-            "model.chat_template: /nowhere/t.jinja: No such file",
-        ),
-        (
-            vec![calibrated, ("admission.artifact", "/nowhere/c.bin")],
-            "admission.artifact: /nowhere/c.bin: No such file",
-        ),
-        (
-            vec![calibrated, ("admission.artifact", junk)],
-            "not a calibration",
-        ),
-    ] {
-        let output = with(&settings);
-        assert_ends(&output, 69, &[says]);
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(printed.contains("[server]"), "{printed}");
-    }
-}
-
-/// `cadenced check-config | head -3` is no failure.
-#[test]
-fn a_reader_that_leaves_is_no_failure() {
-    for args in [
-        &["check-config", "--backend", "fake"][..],
-        &["model", "list"],
-    ] {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let output = command(args, &[]).stdout(writer).output().unwrap();
-        assert_ends(&output, 0, &[]);
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    }
-}
-
 /// B103: a second daemon on a port fails at once, and before it would load a model.
 #[test]
 fn a_busy_port_ends_the_start_before_the_model_is_looked_at() {
@@ -330,52 +248,4 @@ fn a_busy_port_ends_the_start_before_the_model_is_looked_at() {
         200,
         "the first is not disturbed"
     );
-}
-
-/// Logs as JSON are JSON, every line, and numbers in them are numbers.
-#[test]
-fn logs_in_json_are_json() {
-    let settings = [
-        ("log.format", "json"),
-        ("kv.cells", "auto"),
-        ("server.listen", "127.0.0.1:0"),
-    ];
-    let mut command = command(&FAKE, &settings);
-    let mut child = command
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = std::io::BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut seen = Vec::new();
-    for line in lines {
-        let line = line.unwrap();
-        let json: serde_json::Value =
-            serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
-        assert!(
-            !json["target"].as_str().unwrap().starts_with("actix_server"),
-            "{line}"
-        );
-        let fields = json["fields"].clone();
-        let message = fields["message"].as_str().unwrap().to_owned();
-        seen.push((message, fields));
-        if seen.last().unwrap().0 == "ready" {
-            child.kill().unwrap();
-        }
-    }
-    child.wait().unwrap();
-    let fields = |message: &str| &seen.iter().find(|(m, _)| m == message).unwrap().1;
-    assert!(fields("kv.cells = \"auto\"")["cells"].is_u64(), "{seen:?}");
-    assert!(fields("engine started")["kv_cells"].is_u64(), "{seen:?}");
-}
-
-/// Colours are for terminals.
-#[test]
-fn logs_in_a_file_have_no_colours() {
-    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = busy.local_addr().unwrap().to_string();
-    let mut command = command(&["serve", "--listen", &listen], &[]);
-    let output = command.env_remove("NO_COLOR").output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("in use"), "{stderr:?}");
-    assert!(!stderr.contains('\x1b'), "{stderr:?}");
 }
