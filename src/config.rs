@@ -2,6 +2,7 @@
 //! increasing precedence. Unknown keys are refused, and every message names the key.
 
 mod admission;
+mod blame;
 mod sections;
 mod validate;
 
@@ -9,7 +10,7 @@ pub use admission::{AdmissionConfig, AdmissionMode};
 pub use sections::{
     Auto, AutoOr, Backend, EngineConfig, FlashAttention, KvConfig, KvLayout, KvType,
     LifecycleConfig, LimitsConfig, LogConfig, LogFormat, ModelConfig, PolicyName, PrefixConfig,
-    ReservationName, Reuse, RunnerConfig, SchedulerConfig, ServerConfig, SloConfig,
+    ReservationName, Reuse, RunnerConfig, SchedulerConfig, ServerConfig, SloConfig, socket_address,
 };
 pub use validate::CONFIDENCE;
 
@@ -65,7 +66,7 @@ pub struct Flags {
 
 impl Config {
     /// Reads the defaults, then `file`, then `CADENCED__SECTION__KEY` variables out of `env` (empty ones are
-    /// as good as unset), then `flags`; and checks the whole.
+    /// as good as unset; one underscore after CADENCED is refused), then `flags`; and checks the whole.
     ///
     /// # Errors
     /// Names the key, the variable or the file at fault.
@@ -74,30 +75,30 @@ impl Config {
         env: impl IntoIterator<Item = (String, String)>,
         flags: &Flags,
     ) -> Result<Self, ConfigError> {
-        use config::{Environment, File, FileFormat};
+        use config::{File, FileFormat};
+        let env = env.into_iter().collect::<Vec<_>>();
+        if let Some(why) = env.iter().find_map(|(k, v)| blame::near_miss(k, v)) {
+            return Err(ConfigError(why));
+        }
+        let vars = blame::ours(env);
         let mut builder =
             config::Config::builder().add_source(File::from_str(DEFAULT_TOML, FileFormat::Toml));
+        let mut text = String::new();
         if let Some(path) = file {
             // Read here, so that the message carries the operating system's reason.
-            let text = std::fs::read_to_string(path)
+            text = std::fs::read_to_string(path)
                 .map_err(|e| ConfigError(format!("cannot read {}: {e}", path.display())))?;
-            toml_keys_are_known(path, &text)?;
+            toml_is_sound(path, &text)?;
             builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
         }
-        let vars = env
-            .into_iter()
-            .filter(|(k, v)| k.starts_with("CADENCED__") && !v.is_empty());
-        let environment = Environment::with_prefix("CADENCED")
-            .prefix_separator("__")
-            .separator("__")
-            .try_parsing(true)
-            .source(Some(vars.collect()));
-        let read = builder
-            .add_source(environment)
+        let mut config = builder
+            .add_source(blame::environment(&vars))
             .build()
             .and_then(config::Config::try_deserialize::<Self>)
-            .map_err(|e| ConfigError(in_own_words(&e.to_string(), file)))?;
-        let mut config = read;
+            .map_err(|e| {
+                let file = file.map(|path| (path, text.as_str()));
+                ConfigError(blame::explain(&e.to_string(), file, &vars))
+            })?;
         if let Some(listen) = flags.listen {
             config.server.listen = listen;
         }
@@ -320,25 +321,16 @@ impl Config {
     }
 }
 
-/// The `config` crate merges files before it knows their keys, and then names no file. TOML's own errors, and
-/// sections that are no table, are therefore found here.
-fn toml_keys_are_known(path: &Path, text: &str) -> Result<(), ConfigError> {
+/// TOML's own errors, which name no file.
+fn toml_is_sound(path: &Path, text: &str) -> Result<(), ConfigError> {
     config::Config::builder()
         .add_source(config::File::from_str(text, config::FileFormat::Toml))
         .build()
         .map(|_| ())
-        .map_err(|e| ConfigError(format!("{}: {}", path.display(), one_line(&e.to_string()))))
-}
-
-fn in_own_words(message: &str, file: Option<&Path>) -> String {
-    let place = file
-        .map(|p| format!("{}: ", p.display()))
-        .unwrap_or_default();
-    format!("configuration: {place}{}", one_line(message))
-}
-
-fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
+        .map_err(|e| {
+            let why = blame::one_line(&e.to_string());
+            ConfigError(format!("{}: {why}", path.display()))
+        })
 }
 
 #[cfg(test)]

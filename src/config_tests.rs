@@ -137,8 +137,65 @@ fn an_unknown_key_is_named() {
     assert!(error("[scheduler]\nmax_runing = 3\n").contains("max_runing"));
     assert!(error("[shceduler]\nmax_running = 3\n").contains("shceduler"));
     let env = [("CADENCED__SCHEDULER__MAX_RUNING", "3")];
+    // The file, which is in order, is not to blame.
+    let file = Some("[scheduler]\nmax_running = 3\n");
+    let e = load(file, &env, &Flags::default()).unwrap_err().to_string();
+    assert!(
+        e.starts_with("CADENCED__SCHEDULER__MAX_RUNING: unknown field `max_runing`"),
+        "{e}"
+    );
+    assert!(e.contains("`max_running`") && !e.contains(".toml"), "{e}");
+}
+
+#[test]
+fn one_underscore_where_two_belong_is_refused_in_what_is_meant_for_a_section() {
+    let env = [("CADENCED_SCHEDULER__MAX_RUNNING", "3")];
     let e = load(None, &env, &Flags::default()).unwrap_err().to_string();
-    assert!(e.contains("max_runing"), "{e}");
+    assert!(
+        e.starts_with("CADENCED_SCHEDULER__MAX_RUNNING: ")
+            && e.ends_with(" CADENCED__SCHEDULER__MAX_RUNNING"),
+        "{e}"
+    );
+    let others = [
+        ("CADENCED_SCHEDULER__MAX_RUNNING", ""),
+        ("CADENCED_IMAGE__TAG", "3"),
+    ];
+    load(None, &others, &Flags::default()).unwrap();
+}
+
+#[test]
+fn a_bad_value_is_told_with_where_it_is_set_and_what_it_may_be() {
+    let env = |name: &str, value: &str| {
+        load(None, &[(name, value)], &Flags::default())
+            .unwrap_err()
+            .to_string()
+    };
+    for (name, value, why) in [
+        (
+            "CADENCED__LOG__FORMAT",
+            "xml",
+            "unknown variant `xml`, expected `text` or `json`",
+        ),
+        (
+            "CADENCED__SERVER__LISTEN",
+            "localhost:8131",
+            "\"localhost:8131\": an IP address and a port are needed, such as 127.0.0.1:8000",
+        ),
+        (
+            "CADENCED__RUNNER__THREADS",
+            "all",
+            "\"auto\" or a number from 0 on is needed",
+        ),
+    ] {
+        assert_eq!(env(name, value), format!("{name}: {why}"));
+    }
+    let e = error("[server]\nworkers = 1\n[log]\nfilter = \"info\"\nformat = \"xml\"\n");
+    let (path, why) = e.split_once(": ").unwrap();
+    assert!(path.ends_with("test.toml"), "{e}");
+    assert_eq!(
+        why,
+        "log.format: unknown variant `xml`, expected `text` or `json`"
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 pub mod actors;
 pub mod calibrate;
+pub mod check;
 pub mod clock;
 pub mod config;
 pub mod error;
@@ -24,6 +25,7 @@ pub mod promises;
 pub mod pull;
 pub mod reply;
 pub mod serve;
+pub mod stdout;
 pub mod system;
 pub mod telemetry;
 pub mod wait_policy;

@@ -1,6 +1,6 @@
 //! The `cadenced` command.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ enum Command {
     /// Fetch a model, or list those that are known by name.
     #[command(subcommand)]
     Model(ModelCommand),
-    /// Read and check a configuration, print what would be in force, and exit.
+    /// Read and check a configuration and the files that it names, print what would be in force, and exit.
     CheckConfig(ConfigArgs),
 }
 
@@ -59,7 +59,7 @@ struct ConfigArgs {
     #[command(flatten)]
     source: SourceArgs,
     /// Overrides server.listen.
-    #[arg(long)]
+    #[arg(long, value_parser = cadenced::config::socket_address)]
     listen: Option<SocketAddr>,
 }
 
@@ -102,8 +102,33 @@ impl SourceArgs {
 const USAGE: u8 = 64;
 
 fn complain(e: &dyn std::fmt::Display, code: i32) -> i32 {
-    eprintln!("cadenced: {e}");
+    // Where nobody reads standard error there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "cadenced: {e}");
     code
+}
+
+fn say(text: &str) -> i32 {
+    match cadenced::stdout::say(text) {
+        Ok(()) => 0,
+        Err(e) => complain(
+            &format_args!("standard output: {e}"),
+            cadenced::serve::Exit::Internal.code(),
+        ),
+    }
+}
+
+/// Prints what would be in force, and tells what `serve` would not start with.
+fn check_config(config: &Config) -> Result<i32, ConfigError> {
+    let mut text = config.to_toml()? + "\n";
+    for line in cadenced::promises::describe(config) {
+        text += &format!("# admission.artifact: {line}\n");
+    }
+    let said = say(&text);
+    let unavailable = cadenced::serve::Exit::Unavailable.code();
+    let obstacles = cadenced::check::obstacles(config);
+    Ok(obstacles
+        .iter()
+        .fold(said, |_, why| complain(why, unavailable)))
 }
 
 fn end_with_stdin() {
@@ -133,35 +158,23 @@ fn main() -> ExitCode {
             let done = cadenced::calibrate::run(&config, &how);
             done.map_or_else(|e| complain(&e, e.code()), |()| 0)
         }),
-        Command::Model(ModelCommand::List) => {
-            print!("{}", cadenced::hub::list());
-            Ok(0)
-        }
+        Command::Model(ModelCommand::List) => Ok(say(&cadenced::hub::list())),
         Command::Model(ModelCommand::Pull { name, dir }) => match cadenced::pull::pull(&dir, &name)
         {
-            Ok(path) => {
-                println!("{}", path.display());
-                Ok(0)
-            }
+            Ok(path) => Ok(say(&format!("{}\n", path.display()))),
             Err(e) => {
                 let code = cadenced::serve::Exit::Unavailable.code();
                 Ok(complain(&format_args!("{e:#}"), code))
             }
         },
-        Command::CheckConfig(args) => args.load().and_then(|config| {
-            println!("{}", config.to_toml()?);
-            for line in cadenced::promises::describe(&config) {
-                println!("# admission.artifact: {line}");
-            }
-            Ok(0)
-        }),
+        Command::CheckConfig(args) => args.load().and_then(|config| check_config(&config)),
     };
     match loaded {
         // Neither a return, which would wait for an arbiter inside a long decode, nor `process::exit`, whose
         // C++ destructors would pull the model from under it.
         Ok(code) => signal_hook::low_level::exit(code),
         Err(e) => {
-            eprintln!("cadenced: {e}");
+            complain(&e, USAGE.into());
             ExitCode::from(USAGE)
         }
     }

@@ -23,6 +23,7 @@ use crate::model::llama::{LlamaBackend, LoadedModel, ModelError};
 use crate::model::{ModelBackend, ModelFront};
 use crate::system::{self, Shared, Threads};
 use crate::telemetry::accounts::Accounts;
+use crate::telemetry::logging;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::published::Published;
 use crate::{listen, promises, warm_up, watchdog};
@@ -175,6 +176,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
                 let (config, plan) = config
                     .sized(fake::BYTES_PER_TOKEN, fake::CONTEXT, available)
                     .map_err(|e| ModelError(e.to_string()))?;
+                plan.iter().for_each(logging::planned);
                 let encoder = FakeEncoder {
                     fault_marker: config.fake.fault_marker.clone(),
                 };
@@ -224,10 +226,7 @@ async fn start(state: &Data<AppState>) -> Result<Served, ModelError> {
     let created = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    if let Some(plan) = kv_plan {
-        tracing::info!(?plan, "kv.cells = \"auto\"");
-    }
-    tracing::info!(context = front.context, effective = ?engine.effective, "engine started");
+    logging::engine_started(front.context, &engine.effective);
     Ok(Served {
         engine,
         front,
@@ -243,11 +242,14 @@ fn load(config: Config) -> Result<(LoadedModel, Config, Option<Plan>), ModelErro
     if config.kv.cells != AutoOr::Auto(Auto::Auto) {
         return Ok((loaded, config, None));
     }
+    tracing::info!("planning the KV pool's memory");
     let bytes_per_token = loaded.kv_bytes_per_token(&config)?;
     let available = LoadedModel::memory_available(&config.model);
     let (config, plan) = config
         .sized(bytes_per_token, loaded.n_ctx_train, available)
         .map_err(|e| ModelError(e.to_string()))?;
+    // Before the pool is made: clearing gigabytes takes a while, and this says of how many.
+    plan.iter().for_each(logging::planned);
     Ok((loaded, config, plan))
 }
 
@@ -262,13 +264,20 @@ async fn serve_until_told(
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     tracing::info!(in_flight = state.lifecycle.in_flight(), "draining");
     tokio::select! {
-        () = drain(state) => Exit::Clean,
-        _ = terminate.recv() => Exit::Interrupted,
-        _ = interrupt.recv() => Exit::Interrupted,
+        ended = drain(state) => {
+            tracing::info!(ended, "drained");
+            return Exit::Clean;
+        }
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
+    let ended = state.lifecycle.in_flight();
+    tracing::warn!(ended, "a second signal: ending at once");
+    Exit::Interrupted
 }
 
-async fn drain(state: &Data<AppState>) {
+/// Returns how many requests had to be ended.
+async fn drain(state: &Data<AppState>) -> usize {
     let config = &state.config.lifecycle;
     let grace = Duration::from_millis(config.drain_grace_ms);
     // Without a grace there is no moment at which a server that is not ready accepts.
@@ -281,19 +290,18 @@ async fn drain(state: &Data<AppState>) {
     tokio::time::sleep(grace).await;
     state.lifecycle.enter(Phase::Draining);
     let limit = Duration::from_secs(config.drain_limit_s);
-    if tokio::time::timeout(limit, nothing_in_flight(state))
-        .await
-        .is_err()
-    {
-        let in_flight = state.lifecycle.in_flight();
-        tracing::warn!(
-            in_flight,
-            "the drain limit has passed; ending what still runs"
-        );
-        let error = ServeError::Draining { retry_after: 1 };
-        end_all(state, error, Outcome::Drained).await;
+    let finished = tokio::time::timeout(limit, nothing_in_flight(state)).await;
+    if finished.is_ok() {
+        return 0;
     }
-    tracing::info!("drained");
+    let in_flight = state.lifecycle.in_flight();
+    tracing::warn!(
+        in_flight,
+        "the drain limit has passed; ending what still runs"
+    );
+    let error = ServeError::Draining { retry_after: 1 };
+    end_all(state, error, Outcome::Drained).await;
+    in_flight
 }
 
 /// How long replies that were ended may take to say so, and after that the sockets to close. Together they are what a

@@ -11,6 +11,7 @@ use crate::logic::scheduler::policy::StepOrder;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
+    #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
     /// The operator's own; empty = none.
     #[serde(with = "address_or_empty")]
@@ -23,9 +24,23 @@ pub struct ServerConfig {
     pub sse_keep_alive_s: u64,
 }
 
+/// An IP address and a port.
+///
+/// # Errors
+/// Says so, where `text` is something else, such as a name.
+pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!("{text:?}: an IP address and a port are needed, such as 127.0.0.1:8000")
+    })
+}
+
+fn address<'a, D: serde::Deserializer<'a>>(from: D) -> Result<SocketAddr, D::Error> {
+    socket_address(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
 /// An address, or the empty text for none.
 mod address_or_empty {
-    use super::{Deserialize, SocketAddr};
+    use super::{Deserialize, SocketAddr, socket_address};
     use serde::de::Error;
     use serde::{Deserializer, Serializer};
 
@@ -38,7 +53,7 @@ mod address_or_empty {
         if text.is_empty() {
             return Ok(None);
         }
-        text.parse().map(Some).map_err(D::Error::custom)
+        socket_address(&text).map(Some).map_err(D::Error::custom)
     }
 }
 
@@ -64,7 +79,7 @@ pub struct ModelConfig {
 
 /// `auto`, or a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "\"auto\" or a number from 0 on is needed")]
 pub enum AutoOr {
     Auto(Auto),
     Count(u32),

@@ -41,6 +41,7 @@ pub async fn stats(state: Data<AppState>) -> HttpResponse {
         .collect();
     let served = state.served.get();
     HttpResponse::Ok().json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
         "rung": state.config.rung(),
         "backend": state.config.model.backend,
         "model": served.map(|s| &s.name),

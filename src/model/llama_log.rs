@@ -12,6 +12,8 @@ pub struct Facts {
     pub kv_bytes: u64,
     /// What `auto` was resolved to; `None` if it was not asked.
     pub flash_attention: Option<bool>,
+    /// Whether all sequences share one pool.
+    unified: bool,
 }
 
 static FACTS: Mutex<Facts> = Mutex::new(Facts {
@@ -19,6 +21,7 @@ static FACTS: Mutex<Facts> = Mutex::new(Facts {
     compute_bytes: 0,
     kv_bytes: 0,
     flash_attention: None,
+    unified: false,
 });
 
 /// Routes the log here.
@@ -47,12 +50,13 @@ unsafe extern "C" fn on_line(
         return;
     }
     let error = level == llama_cpp_sys_2::GGML_LOG_LEVEL_ERROR;
-    read(
-        &mut FACTS.lock().unwrap_or_else(PoisonError::into_inner),
-        line,
-        error,
-    );
+    let expected = {
+        let mut facts = FACTS.lock().unwrap_or_else(PoisonError::into_inner);
+        read(&mut facts, line, error);
+        is_expected(&facts, line)
+    };
     match level {
+        _ if expected => tracing::debug!(target: "llama.cpp", "{line}"),
         llama_cpp_sys_2::GGML_LOG_LEVEL_ERROR => tracing::error!(target: "llama.cpp", "{line}"),
         llama_cpp_sys_2::GGML_LOG_LEVEL_WARN => tracing::warn!(target: "llama.cpp", "{line}"),
         // llama.cpp's "info" is what a developer of it wants to see.
@@ -83,6 +87,13 @@ fn read(facts: &mut Facts, line: &str, error: bool) {
     {
         facts.flash_attention = Some(false);
     }
+    facts.unified |= line.contains("kv_unified") && line.ends_with("true");
+}
+
+/// Whether a warning is about what is meant: a pool that all sequences share is longer than the context that the model
+/// was trained on, which bounds each request all the same.
+fn is_expected(facts: &Facts, line: &str) -> bool {
+    facts.unified && line.contains("n_ctx_seq (") && line.contains("> n_ctx_train (")
 }
 
 #[cfg(test)]
@@ -120,5 +131,23 @@ mod tests {
             f.last_error.as_deref(),
             Some("error loading model: tensor 'x' is not within the file bounds")
         );
+    }
+
+    #[test]
+    fn a_shared_pool_longer_than_the_trained_context_is_expected() {
+        let warning = "llama_context: n_ctx_seq (16384) > n_ctx_train (8192) -- possible training context overflow";
+        let mut f = Facts::default();
+        read(
+            &mut f,
+            "llama_context: kv_unified            = false",
+            false,
+        );
+        assert!(!is_expected(&f, warning));
+        read(&mut f, "llama_context: kv_unified            = true", false);
+        assert!(is_expected(&f, warning));
+        assert!(!is_expected(
+            &f,
+            "llama_context: n_ctx is not divisible by n_seq_max"
+        ));
     }
 }

@@ -30,6 +30,7 @@ fn the_drain_limit_ends_what_would_not_finish_with_an_error_and_no_done() {
     assert_eq!(d.wait().code(), Some(0), "{}", d.log());
     let log = d.log();
     assert_eq!(log.matches("outcome=\"drained\"").count(), 4, "{log}");
+    assert!(log.contains(": drained ended=4"), "{log}");
     assert_no_panic(&log);
 }
 
@@ -52,6 +53,11 @@ fn a_second_signal_ends_the_process_whatever_runs() {
             told.elapsed()
         );
         assert!(!stream.rest().is_done(), "it looks whole");
+        let log = d.log();
+        assert!(
+            log.contains("a second signal: ending at once ended=1"),
+            "{log}"
+        );
     }
 }
 

@@ -60,46 +60,23 @@ impl LoadedModel {
     /// # Errors
     /// When the file can't be read, is no GGUF, or is not a model that llama.cpp knows.
     pub fn load(config: &ModelConfig) -> Result<Self, ModelError> {
+        let given = Self::check_files(config)?;
         let path = &config.path;
-        let fail = |why: String| ModelError(format!("model.path: {}: {why}", absolute(path)));
-        // llama.cpp says only "failed to open", so the operating system's reason is found here.
-        let mut magic = [0u8; 4];
-        std::fs::File::open(path)
-            .and_then(|mut f| f.read_exact(&mut magic))
-            .map_err(|e| match e.kind() {
-                std::io::ErrorKind::UnexpectedEof => fail("too short for a GGUF file".into()),
-                _ => fail(e.to_string()),
-            })?;
-        if &magic != b"GGUF" {
-            return Err(fail("not a GGUF file".into()));
-        }
         let library = library()?;
         llama_log::take();
         let params = LlamaModelParams::default().with_n_gpu_layers(config.gpu_layers);
         let model = LlamaModel::load_from_file(library, path, &params).map_err(|e| {
-            fail(
-                llama_log::take()
-                    .last_error
-                    .unwrap_or_else(|| e.to_string()),
-            )
+            let why = llama_log::take().last_error;
+            unusable(path, &why.unwrap_or_else(|| e.to_string()))
         })?;
         // The process has one model, to its end: a leaked reference says so, where a self-referential
         // struct would need unsafe code to pretend otherwise.
         let model: &'static LlamaModel = Box::leak(Box::new(model));
         let vocab = Arc::new(read_vocab(model));
-        let source = if config.chat_template.as_os_str().is_empty() {
-            model
-                .chat_template(None)
-                .ok()
-                .and_then(|t| t.to_string().ok())
-        } else {
-            Some(std::fs::read_to_string(&config.chat_template).map_err(|e| {
-                ModelError(format!(
-                    "model.chat_template: {}: {e}",
-                    absolute(&config.chat_template)
-                ))
-            })?)
-        };
+        let source = given.or_else(|| {
+            let own = model.chat_template(None).ok()?;
+            own.to_string().ok()
+        });
         let template = match source {
             None => {
                 tracing::warn!("the model has no chat template: chat requests will be refused");
@@ -127,6 +104,35 @@ impl LoadedModel {
         })
     }
 
+    /// Whether the files that `config` names can be read and the model is a GGUF file, as far as its first bytes
+    /// tell; gives the chat template that replaces the model's own.
+    ///
+    /// # Errors
+    /// Names the key, the file and the reason.
+    pub fn check_files(config: &ModelConfig) -> Result<Option<String>, ModelError> {
+        let path = &config.path;
+        // llama.cpp says only "failed to open", so the operating system's reason is found here.
+        let mut magic = [0u8; 4];
+        std::fs::File::open(path)
+            .and_then(|mut f| f.read_exact(&mut magic))
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::UnexpectedEof => unusable(path, "too short for a GGUF file"),
+                _ => unusable(path, &e.to_string()),
+            })?;
+        if &magic != b"GGUF" {
+            return Err(unusable(path, "not a GGUF file"));
+        }
+        let template = &config.chat_template;
+        if template.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let source = std::fs::read_to_string(template).map_err(|e| {
+            let path = absolute(template);
+            ModelError(format!("model.chat_template: {path}: {e}"))
+        })?;
+        Ok(Some(source))
+    }
+
     /// Bytes that a token takes in the pool, asked of llama.cpp by making a small one.
     ///
     /// # Errors
@@ -136,7 +142,9 @@ impl LoadedModel {
         let mut small = config.clone();
         small.kv.cells = AutoOr::Count(CELLS);
         small.kv.layout = KvLayout::Unified;
-        let backend = LlamaBackend::new(self, &small)?;
+        // Its warnings all come again with the pool itself.
+        let quiet = tracing::subscriber::NoSubscriber::default();
+        let backend = tracing::subscriber::with_default(quiet, || LlamaBackend::new(self, &small))?;
         Ok(backend.effective().kv_bytes.div_ceil(u64::from(CELLS)))
     }
 
@@ -204,6 +212,10 @@ impl PromptEncoder for LoadedModel {
         }
         Ok(tokens)
     }
+}
+
+fn unusable(model: &Path, why: &str) -> ModelError {
+    ModelError(format!("model.path: {}: {why}", absolute(model)))
 }
 
 fn absolute(path: &Path) -> String {
