@@ -85,7 +85,7 @@ impl Figure for Admitted {
     }
 
     fn note(&self) -> &'static str {
-        "mean of the seeds in each window; between the lines: explored and best effort"
+        "mean of the seeds in each window; the others of the admitted have no promise"
     }
 
     fn legend(&self) -> &[String] {
@@ -116,8 +116,8 @@ impl Figure for Admitted {
                 let steps = line.iter().enumerate().flat_map(|(w, rate)| {
                     [w, w + 1].map(|edge| (edge as f64 * panel.window_s, *rate))
                 });
-                // The lowest is drawn last, and thinner where it hides the one before.
-                let style = colour.stroke_width(if i == 1 { 4 } else { 2 });
+                // Each is thinner than the one that it is drawn over, so that none is hidden where they agree.
+                let style = colour.stroke_width([7, 4, 2][i]);
                 chart.draw_series(LineSeries::new(steps, style))?;
             }
         }

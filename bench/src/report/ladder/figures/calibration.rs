@@ -72,11 +72,9 @@ impl Figure for Calibration {
         let start = from.max(low);
         let diagonal = [(start, start), (1.0, 1.0)];
         chart.draw_series(DashedLineSeries::new(diagonal, 6, 5, faint))?;
-        let label = Text::new(
-            "as promised ",
-            (start + 0.2 * (1.0 - start), start + 0.2 * (1.0 - start)),
-            canvas::beside(),
-        );
+        // Between the usual levels.
+        let beside = start + 0.4 * (1.0 - start);
+        let label = Text::new("as promised ", (beside, beside), canvas::beside());
         chart.draw_series([label])?;
         // Beside each other where several have a level.
         let apart = 0.012 * (1.0 - from);
