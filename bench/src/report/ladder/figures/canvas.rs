@@ -99,7 +99,7 @@ where
         let line = vec![(x, 57), (x + 20, 57)];
         strip.draw(&PathElement::new(line, colour(i).stroke_width(3)))?;
         strip.draw_text(name, &text(TEXT_PX), (x + 26, 48))?;
-        x += 26 + strip.estimate_text_size(name, &text(TEXT_PX))?.0 as i32 + 20;
+        x += 26 + strip.estimate_text_size(name, &text(TEXT_PX))?.0 as i32 + 14;
     }
     figure.panels(&panels)?;
     root.present()?;
