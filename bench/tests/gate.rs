@@ -44,7 +44,7 @@ fn a_batch_of_one_shuts_it() {
     let args = ["--set", "scheduler.max_running=1"];
     let text = says(&args, 1, "REGRESSED  rung4-cache TTFT p99");
     assert!(
-        text.contains("REGRESSED  rung5-conformal goodput"),
+        text.contains("REGRESSED  rung5-conformal TTFT p99"),
         "{text}"
     );
 }

@@ -18,8 +18,9 @@ const STRIP_PX: u32 = 78;
 const GRID: RGBColor = RGBColor(225, 225, 225);
 pub const INK: RGBColor = RGBColor(40, 40, 40);
 
-/// Okabe and Ito's colours, which people who don't see all colours tell apart.
-const COLOURS: [RGBColor; 7] = [
+/// Okabe and Ito's colours, which people who don't see all colours tell apart, with a brown in the place of their yellow,
+/// which is lost on white.
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
@@ -27,6 +28,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
+    RGBColor(120, 60, 20),
 ];
 
 /// What can be drawn.
@@ -94,10 +96,10 @@ where
     )?;
     let mut x = 16;
     for (i, name) in figure.legend().iter().enumerate() {
-        let line = vec![(x, 57), (x + 26, 57)];
+        let line = vec![(x, 57), (x + 20, 57)];
         strip.draw(&PathElement::new(line, colour(i).stroke_width(3)))?;
-        strip.draw_text(name, &text(TEXT_PX), (x + 34, 48))?;
-        x += 34 + strip.estimate_text_size(name, &text(TEXT_PX))?.0 as i32 + 30;
+        strip.draw_text(name, &text(TEXT_PX), (x + 26, 48))?;
+        x += 26 + strip.estimate_text_size(name, &text(TEXT_PX))?.0 as i32 + 14;
     }
     figure.panels(&panels)?;
     root.present()?;
