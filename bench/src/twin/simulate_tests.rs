@@ -85,6 +85,21 @@ fn rates_are_offered_as_they_are_given() {
 }
 
 #[test]
+fn a_soak_is_of_the_continuous_scheduler_unless_another_rung_is_named() {
+    let rungs = |args: &[&str]| {
+        let args: SimulateArgs = crate::all::given("simulate", args).unwrap();
+        args.rungs
+    };
+    assert_eq!(
+        rungs(&["--soak", "10"]),
+        ["config/rung3-continuous.toml"].map(PathBuf::from)
+    );
+    let named = ["--soak", "10", "--rungs", "config/rung6-best-effort.toml"];
+    assert_eq!(rungs(&named), [RUNGS[6]].map(PathBuf::from));
+    assert_eq!(rungs(&[]), RUNGS.map(PathBuf::from));
+}
+
+#[test]
 fn the_table_names_every_cell() {
     let grid = simulate(&args()).unwrap();
     let text = table::markdown(&grid);
