@@ -53,18 +53,40 @@ pub fn open(config: &Config, metrics: &Metrics) -> Result<Files, String> {
     })
 }
 
-/// Reads the calibration that `config` names; `None` if it names none.
+/// The calibration that `config` names, and the hash of its model.
 fn load(config: &Config) -> Result<Option<Calibration>, String> {
+    let Some(artifact) = artifact(config)? else {
+        return Ok(None);
+    };
+    let model_sha256 = model_sha256(config).map_err(|why| named(config, &why))?;
+    Ok(Some(Calibration {
+        artifact,
+        model_sha256,
+    }))
+}
+
+/// Reads the calibration that `config` names; `None` if it names none, or admission is off.
+///
+/// # Errors
+/// When it can't be used; the text names the key.
+pub fn artifact(config: &Config) -> Result<Option<Artifact>, String> {
     let path = &config.admission.artifact;
     if config.admission.mode == AdmissionMode::Off || path.as_os_str().is_empty() {
         return Ok(None);
     }
-    let named = |e: &dyn std::fmt::Display| format!("admission.artifact: {}: {e}", path.display());
-    let bytes = std::fs::read(path).map_err(|e| named(&e))?;
-    Ok(Some(Calibration {
-        artifact: Artifact::decode(&bytes).map_err(|e| named(&e))?,
-        model_sha256: model_sha256(config).map_err(|e| named(&e))?,
-    }))
+    read(path).map(Some).map_err(|why| named(config, &why))
+}
+
+fn read(path: &Path) -> Result<Artifact, String> {
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    Artifact::decode(&bytes).map_err(|e| e.to_string())
+}
+
+fn named(config: &Config, why: &str) -> String {
+    format!(
+        "admission.artifact: {}: {why}",
+        config.admission.artifact.display()
+    )
 }
 
 /// The hash of what computes: the model's file, or the fake's costs.
@@ -165,8 +187,6 @@ pub fn describe(config: &Config) -> Vec<String> {
     if path.as_os_str().is_empty() {
         return Vec::new();
     }
-    let read = std::fs::read(path).map_err(|e| e.to_string());
-    let artifact = read.and_then(|bytes| Artifact::decode(&bytes).map_err(|e| e.to_string()));
     let here = |artifact: &Artifact| {
         let made_for = &artifact.provenance;
         Ok::<_, String>(Provenance {
@@ -178,7 +198,7 @@ pub fn describe(config: &Config) -> Vec<String> {
             ..made_for.clone()
         })
     };
-    let lines = artifact.and_then(|artifact| {
+    let lines = read(path).and_then(|artifact| {
         let levels = evaluation::supported(&evaluation::calibrator(&artifact, Edges::default()));
         let levels = levels.last().map_or("no promise".into(), |alpha| {
             format!("promises up to a confidence of {}", 1.0 - alpha.get())

@@ -36,7 +36,10 @@ pub async fn generate(served: &Served, shared: &Shared, limit: Duration) -> Resu
         prompt_tokens: prompt.len() as u32,
         max_tokens: TOKENS,
         preempted: false,
-        terms: Terms::default(),
+        terms: Terms {
+            alone: true,
+            ..Terms::default()
+        },
     };
     let (sender, mut receiver) = reply::channel(TOKENS, 1 << 16);
     let vocab = Arc::clone(&served.front.vocab);

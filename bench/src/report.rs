@@ -1,9 +1,9 @@
 //! `report`: the tables of the READMEs and the figures of the ladders, made from bench/results alone.
 //!
 //! A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else in the files is left as
-//! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`), all ladders together
-//! (`ladder::joint`) or what came out of virtual time (`simulated`); their figures go into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the
-//! results say.
+//! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`; that of its loops is
+//! `contrast`), all ladders together (`ladder::joint`) or what came out of virtual time (`simulated`); their figures go
+//! into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the results say.
 
 mod conformal;
 mod ladder;
@@ -20,6 +20,7 @@ use serde_json::Value;
 
 pub use conformal::ALL as CONFORMAL;
 pub use ladder::COMPARISON;
+pub use ladder::contrast;
 use ladder::joint::{self, Joint};
 use ladder::{Ladder, figures};
 
@@ -63,6 +64,9 @@ pub fn one(folder: &Path, slo_ms: Option<u64>) -> Result<()> {
         println!("## {title}\n\n{}", render(&ladder));
     }
     println!("{}", ladder.origin());
+    if let Some(contrast) = contrast::Contrast::read(folder)? {
+        println!("## Open and closed loop\n\n{}", contrast.table());
+    }
     if slo_ms.is_none() {
         let out = folder.join("figures");
         figures::write(&figures::of(&ladder), &out)?;
@@ -126,6 +130,9 @@ fn table(results: &Path, ladders: &BTreeMap<String, Ladder>, name: &str) -> Resu
         }
         if folder == joint::FOLDER {
             return Joint::of(ladders)?.table(table);
+        }
+        if table == contrast::FOLDER {
+            return contrast::table(&results.join(folder));
         }
         let known = ladder::TABLES.iter().find(|(n, _, _)| *n == table);
         let (_, _, render) = known.with_context(|| format!("there is no table called {table}"))?;

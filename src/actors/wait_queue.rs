@@ -77,8 +77,9 @@ impl WaitQueue {
             }
             self.alarm = next.map(|at| {
                 // Rounded up to tokio's grain, so that it never wakes just before.
-                let wait = at.since(self.clock.now()) + Duration::from_millis(1);
-                (at, ctx.run_later(wait, Self::give_up))
+                let grain = Duration::from_millis(1);
+                let wait = self.clock.for_timer(at.since(self.clock.now()));
+                (at, ctx.run_later(wait + grain, Self::give_up))
             });
         }
     }

@@ -19,7 +19,7 @@ use crate::logic::conformal::artifact::{Artifact, Provenance};
 use crate::logic::conformal::boosting::BoostParams;
 use crate::logic::conformal::predictor::PredictorKind;
 use crate::logic::conformal::rounds::{self, Fold, Folds, Plan, ROUNDS_MIN};
-use crate::promises;
+use crate::{promises, stdout};
 use collect::Collection;
 use prompts::Prompts;
 use workdir::{Settings, Workdir};
@@ -129,13 +129,13 @@ pub fn run(config: &Config, args: &CalibrateArgs) -> Result<(), Failure> {
         .encode()
         .map_err(|e| Failure::Internal(e.to_string()))?;
     workdir::write_whole(&out, &bytes)?;
-    println!("{}", summary::summary(&artifact, &folds));
-    println!(
-        "written: {}; the rounds are in {}: remove it to collect anew",
+    let text = format!(
+        "{}\nwritten: {}; the rounds are in {}: remove it to collect anew\n",
+        summary::summary(&artifact, &folds),
         out.display(),
         work.folder().display()
     );
-    Ok(())
+    stdout::say(&text).map_err(|e| Failure::Internal(format!("standard output: {e}")))
 }
 
 /// What the rounds make.

@@ -32,6 +32,8 @@ pub struct Terms {
     pub due: Timestamp,
     /// When it is given up if it has not ended, else [`Timestamp::NEVER`].
     pub drop_at: Timestamp,
+    /// It waits for no batch to fill: nobody else may come while it is there.
+    pub alone: bool,
 }
 
 impl Default for Terms {
@@ -40,6 +42,7 @@ impl Default for Terms {
             lane: Lane::Promised,
             due: Timestamp::NEVER,
             drop_at: Timestamp::NEVER,
+            alone: false,
         }
     }
 }

@@ -143,8 +143,15 @@ impl<P> WaitQueue<P> {
     #[must_use]
     pub fn filling(&self, rule: &TakeRule, now: Timestamp) -> Option<Timestamp> {
         let fill = rule.fill.filter(|fill| self.len() < fill.batch)?;
+        let waits_until = |s: &RequestSpec| {
+            if s.terms.alone {
+                s.arrival
+            } else {
+                s.arrival + fill.timeout
+            }
+        };
         let specs = self.lanes.iter().flat_map(Line::specs);
-        let due = specs.map(|s| s.arrival).min()? + fill.timeout;
+        let due = specs.map(waits_until).min()?;
         (now < due).then_some(due)
     }
 

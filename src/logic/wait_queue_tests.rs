@@ -107,6 +107,12 @@ fn a_static_batch_starts_when_full_or_after_the_timeout() {
     assert_eq!(q.filling(&rule, Timestamp(15)), None);
     q.push(spec(2, 7, 9), ()).unwrap();
     assert_eq!(q.filling(&rule, Timestamp(7)), None);
+    // One that can have no company waits for none.
+    let mut q = WaitQueue::new(QueueOrder::Arrival, 9);
+    let mut alone = spec(3, 8, 9);
+    alone.terms.alone = true;
+    q.push(alone, ()).unwrap();
+    assert_eq!(q.filling(&rule, Timestamp(8)), None);
 }
 
 /// What a plain list, sorted at every look, is sorted by.

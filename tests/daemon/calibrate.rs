@@ -261,13 +261,14 @@ fn a_killed_collection_goes_on_where_it_was_and_only_with_the_same_settings() {
     }
     assert_eq!(artifact.points.len(), points, "the second round calibrates");
 
-    // All rounds are there: it only fits.
+    // All rounds are there: it only fits. That nobody reads what came of it is no failure.
     std::fs::remove_file(place.out()).unwrap();
-    assert_ends(
-        &place.run("0.15", &[], &[]),
-        0,
-        &["4 of 4 rounds were there"],
-    );
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut again = place.command("0.15", &[], &[]);
+    let output = again.stdout(writer).output().unwrap();
+    assert_no_panic(&stderr(&output));
+    assert_ends(&output, 0, &["4 of 4 rounds were there"]);
     assert_eq!(place.artifact(), artifact);
 
     let refused = place.run(

@@ -69,8 +69,8 @@ fn a_full_static_batch_starts_without_waiting_and_runs_together() {
         &[
             ("scheduler.policy", "static"),
             ("scheduler.max_running", "4"),
-            // The warm-up is a batch of one.
-            ("scheduler.fill_timeout_ms", "500"),
+            // The warm-up is a batch of one, and waits for no other.
+            ("scheduler.fill_timeout_ms", "86400000"),
         ],
     );
     let before = steps(&d);

@@ -104,7 +104,12 @@ impl Soak {
         };
         let (due, drop_at) = (soon(2), soon(6));
         let lane = Lane::ALL[usize::from(self.dice.below(3) == 0)];
-        let terms = Terms { lane, due, drop_at };
+        let terms = Terms {
+            lane,
+            due,
+            drop_at,
+            ..Terms::default()
+        };
         self.driver.submit(id.0, talk, MAX_TOKENS, deadline, terms);
     }
 

@@ -118,6 +118,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     drop(daemon);
     provenance.canary.sing()?;
 
+    going_on(&format!("{} requests one after the other", size.unloaded));
     let daemon = args.serving.start(first, &[])?;
     let (records, alone) = one_after_the_other(args, &daemon, size.unloaded)?;
     drop(daemon);
@@ -127,6 +128,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         .chain(decode.iter().flat_map(|r| &r.timed))
         .copied()
         .collect();
+    going_on("the cost model, and what it says of each rung");
     let fit = fit::fit(&steps)?;
     let configs = args.rungs.iter().map(|file| args.serving.config(file, &[]));
     let configs = configs.collect::<Result<Vec<_>>>()?;
@@ -153,6 +155,11 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     };
     print(&calibration);
     provenance.write(&args.out, &calibration)
+}
+
+/// Tells what is being measured, since all of it takes minutes; what came of it is printed at the end.
+fn going_on(what: &str) {
+    eprintln!("calibrate: {what}");
 }
 
 struct Alone {
@@ -188,6 +195,10 @@ fn one_after_the_other(
 fn best(args: &CalibrateArgs, daemon: &Daemon, rounds: usize) -> Result<Best> {
     let last = &args.rungs[args.rungs.len() - 1];
     let seats = args.serving.config(last, &[])?.policy().max_running();
+    going_on(&format!(
+        "{} requests by {seats} clients, a client for each seat",
+        rounds * seats
+    ));
     let run = closed(args, daemon, seats, rounds * seats)?;
     let (_, meta) = run::measure(&run)?;
     let capacity = meta.summary.capacity;

@@ -106,6 +106,7 @@ pub fn no_reuse() -> (String, String) {
 pub fn prefill(serving: &Serving, rung: &Path, size: &Size) -> Result<Vec<PrefillRow>> {
     let mut rows = Vec::new();
     for &chunk in size.chunks {
+        super::going_on(&format!("a prompt alone, in chunks of {chunk} tokens"));
         let budget = ("scheduler.prefill_budget".to_owned(), chunk.to_string());
         let daemon = serving.start(rung, &[budget, no_reuse()])?;
         let mut all = Vec::new();
@@ -171,6 +172,9 @@ fn chunks(tokens: u32, chunk: u32) -> (u32, Composition) {
 pub fn decode(daemon: &Daemon, size: &Size) -> Result<Vec<DecodeRow>> {
     let mut rows = Vec::new();
     for (i, &(batch, words)) in size.batches.iter().enumerate() {
+        super::going_on(&format!(
+            "decoding, {batch} at a time after prompts of {words} words"
+        ));
         let mut all = Vec::new();
         for repeat in 0..size.repeats {
             let salt = 1_000_000 + (i * 1000 + repeat * 100) as u64;

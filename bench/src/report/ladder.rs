@@ -2,14 +2,17 @@
 //! of one is made here from its cells' records.
 //!
 //! A cell is `<rung>-<rate>-<seed>.parquet` in the ladder's folder, as `run --out` writes it, with its metadata
-//! beside it. What is in subfolders (cells that were disturbed, anchors) is not read.
+//! beside it. Of its subfolders only `contrast` is read, and not as cells: the others have cells that were disturbed, and
+//! anchors.
 
 mod capacity;
+pub mod contrast;
 pub mod figures;
 mod goodput;
 pub mod joint;
 mod latency;
 mod metric;
+mod origin;
 mod point;
 mod promises;
 mod queueing;
@@ -208,43 +211,6 @@ impl Ladder {
 
     pub fn points_of(&self, rung: &str) -> impl Iterator<Item = Point<'_>> {
         self.points().filter(move |p| p.rung == rung)
-    }
-
-    /// Where its numbers come from, in a line.
-    pub fn origin(&self) -> String {
-        let first = &self.cells[0].meta;
-        let machine = &first.machine;
-        let mut seeds: Vec<u64> = self.cells.iter().map(|c| c.seed).collect();
-        seeds.sort_unstable();
-        seeds.dedup();
-        let all = |of: fn(&Meta) -> Option<&str>| {
-            let mut values: Vec<&str> = self.cells.iter().filter_map(|c| of(&c.meta)).collect();
-            values.sort_unstable();
-            values.dedup();
-            if values.is_empty() {
-                "unknown".into()
-            } else {
-                values.join(", ")
-            }
-        };
-        let lag_ms = |c: &Cell| c.summary.send_lag.p99.unwrap_or(0.0) * 1e3;
-        let lag_ms = self.cells.iter().map(lag_ms).fold(0.0, f64::max);
-        let started = self.cells.iter().map(|c| c.meta.started.as_str()).min();
-        format!(
-            "<sub>{}: {} cells, {} seeds, send lag p99 at most {lag_ms:.1} ms; {}, {} cores, {:.0} GiB; backend {}; \
-             model {}; revision {}, engine {}; {}.</sub>\n",
-            self.name,
-            self.cells.len(),
-            seeds.len(),
-            machine["cpu"].as_str().unwrap_or("?"),
-            machine["cores"],
-            machine["memory_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 30),
-            all(|m| m.server.backend.as_deref()),
-            all(|m| m.server.model.as_deref()),
-            first.revision.chars().take(10).collect::<String>(),
-            all(|m| m.engine_fingerprint.as_deref()),
-            started.unwrap_or("?").chars().take(10).collect::<String>(),
-        )
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::ArgPredicate;
 use serde::{Deserialize, Serialize};
 
 use super::again::{self, Returns};
@@ -29,8 +30,13 @@ pub struct SimulateArgs {
     /// section `fake`.
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
-    /// The configurations of the rungs, in their order.
-    #[arg(long, value_delimiter = ',', default_values = RUNGS)]
+    /// The configurations of the rungs, in their order; with --soak rung 3's if not given.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values = RUNGS,
+        default_value_if("soak", ArgPredicate::IsPresent, soak::RUNG)
+    )]
     pub rungs: Vec<PathBuf>,
     /// Multiples of the rate that the last rung sustains.
     #[arg(long, value_delimiter = ',', default_values_t = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0])]

@@ -33,8 +33,7 @@ fn the_actors_make_the_same_grid_of_the_same_cells() {
     let by = |actors: bool| {
         let args = SimulateArgs {
             actors,
-            // In the lane's, what expires does so within a microsecond of the moment.
-            rungs: Rung::files()[2..6].to_vec(),
+            rungs: Rung::files()[2..].to_vec(),
             ..args()
         };
         simulate(&args).unwrap()
@@ -83,6 +82,21 @@ fn rates_are_offered_as_they_are_given() {
     let rates: Vec<f64> = grid.cells.iter().map(|c| c.rate_per_s).collect();
     assert_eq!(rates.len(), 28);
     assert!(rates[..14].iter().all(|r| *r == 0.2) && rates[14..].iter().all(|r| *r == 0.4));
+}
+
+#[test]
+fn a_soak_is_of_the_continuous_scheduler_unless_another_rung_is_named() {
+    let rungs = |args: &[&str]| {
+        let args: SimulateArgs = crate::all::given("simulate", args).unwrap();
+        args.rungs
+    };
+    assert_eq!(
+        rungs(&["--soak", "10"]),
+        ["config/rung3-continuous.toml"].map(PathBuf::from)
+    );
+    let named = ["--soak", "10", "--rungs", "config/rung6-best-effort.toml"];
+    assert_eq!(rungs(&named), [RUNGS[6]].map(PathBuf::from));
+    assert_eq!(rungs(&[]), RUNGS.map(PathBuf::from));
 }
 
 #[test]

@@ -1,12 +1,15 @@
-//! Very many requests through the last rung: how fast the twin is, on the machine at hand.
+//! Very many requests through one rung: how fast the twin is, on the machine at hand.
 
 use std::time::Instant;
 
 use super::arrivals::Offer;
 use super::engine::Trial;
 use super::lab::{self, Lab};
+use super::rung::RUNGS;
 use crate::load::arrivals::Extent;
 
+/// Which rung, if none is named: that of the continuous scheduler by itself.
+pub const RUNG: &str = RUNGS[2];
 /// Share of saturation: batches are full and the queue still ends.
 const LOAD: f64 = 0.9;
 

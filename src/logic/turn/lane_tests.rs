@@ -13,6 +13,7 @@ const LANE: Terms = Terms {
     lane: Lane::BestEffort,
     due: Timestamp::NEVER,
     drop_at: Timestamp::NEVER,
+    alone: false,
 };
 const FAR: u64 = u64::MAX;
 
@@ -202,7 +203,7 @@ proptest! {
                 0 | 1 => {
                     let due = if x < 4 { Timestamp(w.now.0 + x) } else { Timestamp::NEVER };
                     let lane = if yields { Lane::BestEffort } else { Lane::Promised };
-                    let terms = Terms { lane, due, drop_at: Timestamp::NEVER };
+                    let terms = Terms { lane, due, ..Terms::default() };
                     w.submit_on(terms, &text(submitted as i32, 1 + n as usize), n, 5, x);
                     submitted += 1;
                 }

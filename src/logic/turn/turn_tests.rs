@@ -361,6 +361,7 @@ fn run(
                     lane: Lane::ALL[usize::from(op == 2)],
                     due: at(soon(3)),
                     drop_at: at(soon(7)),
+                    ..Terms::default()
                 };
                 let id = w.submit_on(terms, &prompt, says, 20, u64::from(says) * 7);
                 expected.insert(id, says.min(20));

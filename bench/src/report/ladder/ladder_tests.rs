@@ -10,7 +10,7 @@ use crate::load::soundness::{Limits, Unsound};
 
 const SLO_S: f64 = 0.1;
 
-fn meta(rate: f64, seed: u64, records: &[Record]) -> Meta {
+pub fn meta(rate: f64, seed: u64, records: &[Record]) -> Meta {
     let window = Span::of_arrivals(records);
     Meta {
         format: FORMAT,
