@@ -139,7 +139,8 @@ fn a_value_that_is_none_is_refused_by_its_key() {
         ("log.format", "xml"),
     ] {
         let variable = format!("CADENCED__{}: ", key.replace('.', "__").to_uppercase());
-        let output = run(&FAKE, &[(key, value)]);
+        // Not `run`: "panic" is one of the faults that can be chosen.
+        let output = command(&FAKE, &[(key, value)]).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(64), "{key}={value}: {stderr}");
         assert!(
