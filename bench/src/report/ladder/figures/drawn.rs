@@ -76,7 +76,7 @@ pub fn stale(all: &[Drawn], folder: &Path) -> Result<Vec<&'static str>> {
 /// Draws those of the results called `name` if some are stale, or only says which are: files below `results`.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn update(all: &[Drawn], results: &Path, name: &str, check: bool) -> Result<Vec<String>> {
     let folder = results.join(name).join("figures");
     let stale = stale(all, &folder)?;
