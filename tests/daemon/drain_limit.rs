@@ -102,9 +102,9 @@ fn no_kind_of_silent_connection_holds_the_exit() {
     d.signal("TERM");
     let told = Instant::now();
     assert_eq!(d.wait().code(), Some(0), "{}", d.log());
-    // The limit, a second to say so, a second for the sockets.
+    // The limit and a second to say so and to close, with as much again for a busy machine.
     assert!(
-        told.elapsed() < Duration::from_secs(5),
+        told.elapsed() < Duration::from_secs(4),
         "took {:?}",
         told.elapsed()
     );

@@ -106,7 +106,7 @@ impl Plan {
     pub fn calibrated_s(&self) -> f64 {
         let rounds = (0..self.rounds).filter(|r| Fold::of(*r) == Fold::Calibrate);
         let blocks = rounds.flat_map(|r| self.blocks(r));
-        // An idle client works about half of the time, and one request at a time.
+        // What the idle client adds is little, and left out.
         let work = |b: Block| b.load * (b.arrivals_s - b.dropped_s);
         blocks.map(work).sum()
     }

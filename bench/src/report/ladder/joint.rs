@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use super::figures::calibration::{Calibration, Series, Share};
 use super::figures::{self, Drawn};
 use super::metric::{GOODPUT, SHED};
-use super::promises::promised;
+use super::promises::{PROMISED, promised};
 use super::tally::Tally;
 use super::{GROWS, Ladder, Point};
 use crate::load::soundness;
@@ -101,19 +101,8 @@ impl<'a> Joint<'a> {
         }
         // By rung and level already.
         rows.sort_by(|(a, _), (b, _)| a.rung.cmp(b.rung).then(a.rate.total_cmp(&b.rate)));
-        let mut t = Table::new(&[
-            "rung",
-            "offered, 1/s",
-            "level",
-            "n",
-            "promised",
-            "kept (95% interval)",
-            "by the client's clock",
-            "bound, mean, s",
-            "actual, mean, s",
-            GOODPUT.name,
-            SHED.name,
-        ]);
+        let around = (["rung", "offered, 1/s", "level"], [GOODPUT.name, SHED.name]);
+        let mut t = Table::new(&[&around.0[..], &PROMISED, &around.1].concat());
         for (point, arm) in rows {
             let head = [point.rung.to_owned(), point.load(), arm.level.to_string()];
             let tail = [GOODPUT.show(&point), SHED.show(&point)];

@@ -35,19 +35,11 @@ pub fn table(ladder: &Ladder) -> String {
     if deciding.is_empty() {
         return "No rung promises anything.\n".into();
     }
-    let mut promises = Table::new(&[
-        "rung",
-        "level",
-        "offered, 1/s",
-        "n",
-        "promised",
-        "kept (95% interval)",
-        "by the client's clock",
-        "bound, mean, s",
-        "actual, mean, s",
-        GOODPUT.name,
-        PREFIX_HITS.name,
-    ]);
+    let around = (
+        ["rung", "level", "offered, 1/s"],
+        [GOODPUT.name, PREFIX_HITS.name],
+    );
+    let mut promises = Table::new(&[&around.0[..], &PROMISED, &around.1].concat());
     let mut apart = Table::new(&[
         "rung",
         "offered, 1/s",
@@ -92,6 +84,16 @@ pub fn table(ladder: &Ladder) -> String {
         promises.text, apart.text
     )
 }
+
+/// The heads of [`promised`]'s cells.
+pub const PROMISED: [&str; 6] = [
+    "n",
+    "promised",
+    "kept (95% interval)",
+    "by the client's clock",
+    "bound, mean, s",
+    "actual, mean, s",
+];
 
 /// Of how many what share was promised, and what came of that.
 pub fn promised(tally: &Tally) -> [String; 6] {
