@@ -10,7 +10,8 @@ pub use admission::{AdmissionConfig, AdmissionMode};
 pub use sections::{
     Auto, AutoOr, Backend, EngineConfig, FlashAttention, KvConfig, KvLayout, KvType,
     LifecycleConfig, LimitsConfig, LogConfig, LogFormat, ModelConfig, PolicyName, PrefixConfig,
-    ReservationName, Reuse, RunnerConfig, SchedulerConfig, ServerConfig, SloConfig, socket_address,
+    ReservationName, Reuse, RunnerConfig, SamplingConfig, SchedulerConfig, ServerConfig, SloConfig,
+    socket_address,
 };
 pub use validate::CONFIDENCE;
 
@@ -48,6 +49,7 @@ pub struct Config {
     pub prefix: PrefixConfig,
     pub scheduler: SchedulerConfig,
     pub limits: LimitsConfig,
+    pub sampling: SamplingConfig,
     pub slo: SloConfig,
     pub admission: AdmissionConfig,
     pub lifecycle: LifecycleConfig,

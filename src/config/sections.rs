@@ -226,6 +226,20 @@ pub struct LimitsConfig {
     pub retry_after_s_max: u64,
 }
 
+/// Of what a request leaves out.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SamplingConfig {
+    /// 0 = greedy.
+    pub temperature: f64,
+    /// 1 = off.
+    pub top_p: f64,
+    /// 0 = off.
+    pub top_k: u32,
+    /// 0 = off.
+    pub min_p: f64,
+}
+
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SloConfig {

@@ -172,6 +172,17 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
         "limits.retry_after_s_max",
         format!("{} is not between 1 and 60", c.limits.retry_after_s_max),
     )?;
+    for (key, x, max) in [
+        ("sampling.temperature", c.sampling.temperature, 2.0),
+        ("sampling.top_p", c.sampling.top_p, 1.0),
+        ("sampling.min_p", c.sampling.min_p, 1.0),
+    ] {
+        rule(
+            (0.0..=max).contains(&x),
+            key,
+            format!("{x} is not between 0 and {max}"),
+        )?;
+    }
     let a = &c.admission;
     rule(
         CONFIDENCE.contains(&a.confidence),

@@ -32,9 +32,25 @@ fn all_ways_of_being_greedy_are_one() {
         assert_eq!(d.text(&ask(32, more.clone())), greedy, "{more}");
     }
     assert_ne!(
-        d.text(&ask(32, json!({ "temperature": 1, "top_p": 1, "seed": 1 }))),
+        d.text(&ask(
+            32,
+            json!({ "temperature": 1, "top_p": 1, "min_p": 0, "seed": 1 })
+        )),
         greedy
     );
+}
+
+/// As the README's Python client asks: with OpenAI's defaults in their place this model rambles.
+#[test]
+fn a_request_that_leaves_sampling_out_is_answered_to_the_point() {
+    let d = Served::smollm2(&[]);
+    let question = json!([{ "role": "user", "content": "What is the capital of France?" }]);
+    let texts = [1, 2, 3, 4, 5, 6]
+        .map(|seed| d.text(&json!({ "messages": question, "max_tokens": 64, "seed": seed })));
+    let to_the_point = texts
+        .iter()
+        .filter(|t| t.contains("capital of France is Paris"));
+    assert!(to_the_point.count() >= 5, "{texts:?}");
 }
 
 /// B017: a seed is a reply, alone and in a batch; other seeds are other replies; and none of the 64-bit range
@@ -43,7 +59,12 @@ fn all_ways_of_being_greedy_are_one() {
 fn a_seed_determines_the_text() {
     let d = Served::smollm2(&[("kv.type_k", "q8_0"), ("kv.type_v", "q8_0")]);
     let seeds = [0, 1, 7, -2, 4_294_967_295, i64::MAX, i64::MIN];
-    let bodies = seeds.map(|seed| ask(24, json!({ "temperature": 1, "seed": seed })));
+    let bodies = seeds.map(|seed| {
+        ask(
+            24,
+            json!({ "temperature": 1, "top_p": 1, "min_p": 0, "seed": seed }),
+        )
+    });
     let alone = bodies.each_ref().map(|body| d.text(body));
     assert_eq!(
         alone.iter().collect::<HashSet<_>>().len(),
@@ -71,7 +92,7 @@ fn without_a_seed_replies_differ() {
     let mut seen = HashSet::new();
     for _ in 0..2 {
         let d = Served::smollm2(&[("kv.cells", "2048")]);
-        let bodies = vec![ask(24, json!({ "temperature": 1.5 })); 8];
+        let bodies = vec![ask(24, json!({ "temperature": 1.5, "top_p": 1, "min_p": 0 })); 8];
         seen.extend(d.at_once(&bodies).iter().map(|r| r.text()));
         let random = ask(24, json!({ "temperature": 1.5, "seed": -1 }));
         assert_ne!(d.text(&random), d.text(&random));

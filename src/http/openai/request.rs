@@ -8,7 +8,7 @@ use super::messages::parse_messages;
 use super::slo::{Slo, parse_slo};
 use super::tools::parse_tools;
 use super::unsupported;
-use crate::config::Config;
+use crate::config::{Config, SamplingConfig};
 use crate::error::ServeError;
 use crate::model::sampling::SamplingParams;
 
@@ -19,6 +19,8 @@ pub struct RequestLimits {
     pub max_output_tokens: u32,
     /// `max_tokens` of a request that names none.
     pub default_max_tokens: u32,
+    /// Of what it leaves out.
+    pub default_sampling: SamplingConfig,
     pub default_slo: Slo,
     pub max_stop_strings: usize,
     /// The text held back while it may still become a stop string is as long as the longest of them.
@@ -36,6 +38,7 @@ impl RequestLimits {
         Self {
             max_output_tokens: config.limits.max_output_tokens,
             default_max_tokens: config.limits.default_max_tokens,
+            default_sampling: config.sampling,
             default_slo: Slo {
                 e2e_ms: some(config.slo.e2e_ms),
                 ttft_ms: some(config.slo.ttft_ms),
@@ -115,7 +118,7 @@ pub fn parse_chat(
         stream,
         include_usage: parse_include_usage(&mut body)? && stream,
         max_tokens: parse_max_tokens(&mut body, limits)?,
-        sampling: parse_sampling(&mut body)?,
+        sampling: parse_sampling(&mut body, &limits.default_sampling)?,
         stop: parse_stop(&mut body, limits)?,
         ignore_eos: boolean("ignore_eos", take(&mut body, "ignore_eos"))?.unwrap_or(false),
         slo: parse_slo(&mut body, headers, limits.default_slo)?,
@@ -146,32 +149,36 @@ fn parse_max_tokens(body: &mut Object, limits: &RequestLimits) -> Result<u32, Se
 }
 
 /// Defaults are OpenAI's: temperature 1, everything else off.
-fn parse_sampling(body: &mut Object) -> Result<SamplingParams, ServeError> {
+fn parse_sampling(
+    body: &mut Object,
+    default: &SamplingConfig,
+) -> Result<SamplingParams, ServeError> {
     let mut real = |name: &str, max: f64| number(name, take(body, name), 0.0..=max);
-    let temperature = real("temperature", 2.0)?.unwrap_or(1.0);
-    let top_p = real("top_p", 1.0)?.unwrap_or(1.0);
-    let min_p = real("min_p", 1.0)?.unwrap_or(0.0);
+    let temperature = real("temperature", 2.0)?.unwrap_or(default.temperature);
+    let top_p = real("top_p", 1.0)?.unwrap_or(default.top_p);
+    let min_p = real("min_p", 1.0)?.unwrap_or(default.min_p);
     // -0.0 is in range; adding zero makes it the one zero that means argmax.
     let single = |value: f64| value as f32 + 0.0;
     Ok(SamplingParams {
         temperature: single(temperature),
         top_p: single(top_p),
-        top_k: parse_top_k(body)?,
+        top_k: parse_top_k(body)?.unwrap_or(default.top_k),
         min_p: single(min_p),
         seed: parse_seed(body)?,
     })
 }
 
 /// 0 and -1 both mean off in the wild; 0 does here.
-fn parse_top_k(body: &mut Object) -> Result<u32, ServeError> {
+fn parse_top_k(body: &mut Object) -> Result<Option<u32>, ServeError> {
     match whole("top_k", take(body, "top_k"))? {
-        None | Some(-1) => Ok(0),
+        None => Ok(None),
+        Some(-1) => Ok(Some(0)),
         Some(top_k) if top_k < 0 => Err(wrong_value(
             "top_k",
             "must be at least 0, or -1 for off",
             top_k,
         )),
-        Some(top_k) => Ok(u32::try_from(top_k).unwrap_or(u32::MAX)),
+        Some(top_k) => Ok(Some(u32::try_from(top_k).unwrap_or(u32::MAX))),
     }
 }
 

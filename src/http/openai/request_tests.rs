@@ -8,6 +8,12 @@ pub(super) fn limits() -> RequestLimits {
     RequestLimits {
         max_output_tokens: 64,
         default_max_tokens: 32,
+        default_sampling: SamplingConfig {
+            temperature: 0.5,
+            top_p: 0.8,
+            top_k: 7,
+            min_p: 0.25,
+        },
         default_slo: Slo {
             e2e_ms: Some(9000),
             ..Slo::default()
@@ -57,8 +63,8 @@ fn defaults_are_openais() {
     );
     assert_eq!(request.max_tokens, 32);
     let sampling = request.sampling;
-    assert_eq!((sampling.temperature, sampling.top_p), (1.0, 1.0));
-    assert_eq!((sampling.top_k, sampling.min_p), (0, 0.0));
+    assert_eq!((sampling.temperature, sampling.top_p), (0.5, 0.8));
+    assert_eq!((sampling.top_k, sampling.min_p), (7, 0.25));
     assert_eq!(request.slo, limits().default_slo);
 }
 
