@@ -19,6 +19,7 @@ use std::sync::Arc;
 use cadenced::ids::{RequestId, TokenId};
 use cadenced::logic::kv::{KvPool, Reservation};
 use cadenced::logic::request::{Lane, Outcome, Terms};
+use cadenced::logic::scheduler::lane::LaneLimits;
 use cadenced::logic::scheduler::step::{RowResult, Work};
 use cadenced::logic::scheduler::{Sequence, StepLimits};
 use cadenced::logic::time::Timestamp;
@@ -56,6 +57,7 @@ impl Soak {
         let limits = StepLimits {
             prefill_budget: 8,
             n_batch: 16,
+            lane: LaneLimits::default(),
         };
         Self {
             driver: Driver::new(SEATS, limits, pool, true),

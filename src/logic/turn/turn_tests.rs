@@ -9,6 +9,7 @@ use super::*;
 use crate::logic::kv::{KvPool, Reservation};
 use crate::logic::request::{FinishReason, Terms};
 use crate::logic::scheduler::StepLimits;
+use crate::logic::scheduler::lane::LaneLimits;
 use crate::logic::scheduler::policy::{Policy, StepOrder};
 use crate::logic::wait_queue::{QueueOrder, TakeRule};
 
@@ -281,6 +282,7 @@ fn who_leaves_within_a_turn_is_gone_at_its_end() {
                 StepLimits {
                     prefill_budget: 5,
                     n_batch: 9,
+                    lane: LaneLimits::default(),
                 },
             ),
             caching,

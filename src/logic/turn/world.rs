@@ -9,6 +9,7 @@ use crate::ids::{RequestId, SeqId, TokenId};
 use crate::logic::kv::KvPool;
 use crate::logic::prefix::{EvictionOrder, PrefixCache, Want};
 use crate::logic::request::{FinishReason, Outcome, RequestSpec, Terms};
+use crate::logic::scheduler::lane::LaneLimits;
 use crate::logic::scheduler::policy::Policy;
 use crate::logic::scheduler::step::{MemoryOp, RowResult, StepPlan, Work};
 use crate::logic::scheduler::{Scheduler, Sequence, StepLimits};
@@ -95,6 +96,10 @@ impl World {
                         StepLimits {
                             prefill_budget: 5,
                             n_batch: 9,
+                            lane: LaneLimits {
+                                slowdown: 0.1,
+                                step_us: 50_000.0,
+                            },
                         },
                     ),
                     caching,
@@ -184,7 +189,9 @@ impl World {
         let undisturbed = !turn.is_due() && (queue.is_empty() || !turn.has_room());
         let expected = self.expected.take().filter(|_| undisturbed);
         let mut ended = Vec::new();
-        self.engine.turn(self.now, 1.0, |spec, outcome, talk| {
+        // A token takes a microsecond.
+        let step_us = self.engine.plan.tokens().max(1).into();
+        self.engine.turn(self.now, step_us, |spec, outcome, talk| {
             ended.push((spec.id, outcome, talk.generated));
         });
         for (id, outcome, said) in ended {
@@ -303,6 +310,12 @@ impl World {
             self.finish(None);
         }
         ran
+    }
+
+    /// Whether a running request has some of its prompt to compute.
+    pub fn prefills(&self, id: RequestId) -> bool {
+        let mut running = self.engine.turn.scheduler().running().iter();
+        running.any(|s| s.spec.id == id && s.prefilling())
     }
 
     pub fn run_dry(&mut self) {
