@@ -26,7 +26,6 @@ use crate::logic::conformal::policy::Fallback;
 use crate::logic::kv::sizing::{GRAIN, Plan, Sizing};
 use crate::logic::kv::{BLOCK_TOKENS, KvPool, Reservation};
 use crate::logic::scheduler::StepLimits;
-use crate::logic::scheduler::lane::LaneLimits;
 use crate::logic::scheduler::policy::Policy;
 use crate::logic::wait_queue::QueueOrder;
 use crate::model::fake::FakeConfig;
@@ -148,16 +147,7 @@ impl Config {
         StepLimits {
             prefill_budget: self.scheduler.prefill_budget,
             n_batch: self.runner.n_batch,
-            lane: self.lane_limits(),
-        }
-    }
-
-    /// How much promised requests may see of the best-effort lane.
-    #[must_use]
-    pub fn lane_limits(&self) -> LaneLimits {
-        LaneLimits {
-            slowdown: self.scheduler.lane_slowdown,
-            step_us: 1e3 * self.scheduler.lane_step_ms as f64,
+            lane_slowdown: self.scheduler.lane_slowdown,
         }
     }
 

@@ -7,7 +7,6 @@ use cadenced::ids::{SeqId, TokenId};
 use cadenced::logic::kv::{Demand, KvPool, Reservation};
 use cadenced::logic::output::TextAssembler;
 use cadenced::logic::request::{Outcome, RequestSpec, Terms};
-use cadenced::logic::scheduler::lane::LaneLimits;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};
 use cadenced::logic::scheduler::step::{RowResult, StepPlan};
 use cadenced::logic::scheduler::{Scheduler, Start, StepLimits};
@@ -108,7 +107,7 @@ fn step(c: &mut Criterion) {
             StepLimits {
                 prefill_budget: 4096,
                 n_batch: 8192,
-                lane: LaneLimits::default(),
+                lane_slowdown: 0.05,
             },
         );
         let mut pool = KvPool::unified(running * 1024, running, Reservation::Request);

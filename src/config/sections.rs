@@ -210,7 +210,6 @@ pub struct SchedulerConfig {
     pub max_running: u32,
     pub fill_timeout_ms: u64,
     pub prefill_budget: u32,
-    pub lane_step_ms: u64,
     pub lane_slowdown: f64,
     pub order: StepOrder,
 }

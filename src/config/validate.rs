@@ -61,7 +61,6 @@ pub(super) fn validate(c: &Config) -> Result<(), ConfigError> {
     }
     for (key, ms) in [
         ("scheduler.fill_timeout_ms", c.scheduler.fill_timeout_ms),
-        ("scheduler.lane_step_ms", c.scheduler.lane_step_ms),
         ("lifecycle.drain_grace_ms", c.lifecycle.drain_grace_ms),
         ("slo.e2e_ms", c.slo.e2e_ms),
         ("slo.ttft_ms", c.slo.ttft_ms),
@@ -244,11 +243,6 @@ fn scheduler(
         s.prefill_budget >= 1,
         "scheduler.prefill_budget",
         format!("{} is less than 1", s.prefill_budget),
-    )?;
-    rule(
-        s.lane_step_ms >= 1,
-        "scheduler.lane_step_ms",
-        format!("{} is less than 1", s.lane_step_ms),
     )?;
     rule(
         (0.0..=10.0).contains(&s.lane_slowdown),

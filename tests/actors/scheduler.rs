@@ -32,7 +32,7 @@ fn scheduler_alone() -> SchedulerAlone {
         StepLimits {
             prefill_budget: 8,
             n_batch: 16,
-            lane: cadenced::logic::scheduler::lane::LaneLimits::default(),
+            lane_slowdown: 0.05,
         },
     );
     let peers = Peers {

@@ -4,7 +4,6 @@ use cadenced::ids::TokenId;
 use cadenced::logic::kv::{KvPool, Reservation};
 use cadenced::logic::request::{Lane, Terms};
 use cadenced::logic::scheduler::StepLimits;
-use cadenced::logic::scheduler::lane::LaneLimits;
 use cadenced::logic::scheduler::step::{RowResult, Work};
 use cadenced::logic::time::Timestamp;
 
@@ -44,7 +43,7 @@ fn allocated(seats: usize, caching: bool, yielding: u64, steps: u32) -> u64 {
     let limits = StepLimits {
         prefill_budget: 256,
         n_batch: 512,
-        lane: LaneLimits::default(),
+        lane_slowdown: 0.05,
     };
     let mut d = Driver::new(seats, limits, pool, caching);
     for id in 0..BATCH {

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use cadenced::ids::{RequestId, TokenId};
 use cadenced::logic::kv::{KvPool, Reservation};
 use cadenced::logic::request::{Lane, Outcome, Terms};
-use cadenced::logic::scheduler::lane::LaneLimits;
 use cadenced::logic::scheduler::step::{RowResult, Work};
 use cadenced::logic::scheduler::{Sequence, StepLimits};
 use cadenced::logic::time::Timestamp;
@@ -57,7 +56,7 @@ impl Soak {
         let limits = StepLimits {
             prefill_budget: 8,
             n_batch: 16,
-            lane: LaneLimits::default(),
+            lane_slowdown: 0.05,
         };
         Self {
             driver: Driver::new(SEATS, limits, pool, true),

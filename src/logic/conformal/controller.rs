@@ -13,7 +13,7 @@ use super::receipt::is_late;
 use super::snapshot::{AdmitContext, Pace, Snapshot};
 use super::support::Support;
 use super::tally::Tally;
-use crate::logic::scheduler::lane::LaneLimits;
+use crate::logic::scheduler::lane;
 
 /// Why there is no bound to promise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -116,9 +116,9 @@ impl Controller {
             let Some(rows) = self.history.fresh() else {
                 return;
             };
-            let settings = self.settings;
+            let lane = LaneDelay::of(&self.settings, self.idle);
             self.calibrator.recalibrate(rows.map(|row| {
-                let estimate = with_lane(&settings, &row.features, model.estimate(&row.features));
+                let estimate = lane.added(model.estimate(&row.features), &row.features);
                 Point::new(&row.features, estimate, row.latency)
             }));
         }
@@ -226,7 +226,7 @@ impl Controller {
 
     fn estimate(&self, features: &Features) -> Option<Estimate> {
         let estimate = self.model.as_ref()?.estimate(features);
-        Some(with_lane(&self.settings, features, estimate))
+        Some(LaneDelay::of(&self.settings, self.idle).added(estimate, features))
     }
 
     /// What the bound would be on an engine with nothing to do, whether or not one was ever seen: traffic that never
@@ -295,19 +295,33 @@ impl Controller {
     }
 }
 
-/// An estimate with what the best-effort lane may add to it, where there may be somebody in it: a model that was fitted
-/// without a lane can't know.
-fn with_lane(settings: &Settings, features: &Features, estimate: Estimate) -> Estimate {
-    let may_be_used =
-        settings.unfit == Fallback::BestEffort || features.get(Feature::BestEffortRunning) > 0.0;
-    if !may_be_used {
-        return estimate;
+/// What the best-effort lane may add to a latency. A model that was fitted without a lane can't know.
+struct LaneDelay {
+    always: bool,
+    factor: f64,
+    step_ms: f64,
+}
+
+impl LaneDelay {
+    /// With an idle engine's pace as given.
+    fn of(settings: &Settings, idle: Pace) -> Self {
+        Self {
+            always: settings.unfit == Fallback::BestEffort,
+            factor: 1.0 + settings.lane_slowdown,
+            step_ms: lane::STEPS * idle.step_ms,
+        }
     }
-    let LaneLimits { slowdown, step_us } = settings.lane;
-    let with = |ms: f64| ms * (1.0 + slowdown) + step_us * 1e-3;
-    Estimate {
-        hi: with(estimate.hi),
-        lo: with(estimate.lo),
+
+    /// The estimate with it, where there may be somebody in the lane.
+    fn added(&self, estimate: Estimate, features: &Features) -> Estimate {
+        if !self.always && features.get(Feature::BestEffortRunning) == 0.0 {
+            return estimate;
+        }
+        let with = |ms: f64| ms * self.factor + self.step_ms;
+        Estimate {
+            hi: with(estimate.hi),
+            lo: with(estimate.lo),
+        }
     }
 }
 

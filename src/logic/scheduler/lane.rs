@@ -1,10 +1,10 @@
 //! What the best-effort lane may do in a step, so that nobody's promise depends on what is in it.
 //!
 //! A promised request sees the lane in two ways only, whatever the lane is full of. Its own steps get longer by a
-//! fixed share at most, over time ([`LaneLimits::slowdown`]): steps of promised requests earn credit, and what the
-//! lane computes beside them is paid out of it. And the step that it meets when it arrives may be one of the
-//! lane's, which are short ([`LaneLimits::step_us`]). So what a promise must allow for is known in advance, and
-//! bounds that were calibrated without a lane hold with one.
+//! fixed share at most, over time: steps of promised requests earn credit, and what the lane computes beside them is
+//! paid out of it. And the step that it meets when it arrives may be one of the lane's, which are short
+//! ([`STEPS`]). So what a promise must allow for is known in advance, and bounds that were calibrated without a lane
+//! hold with one.
 
 use super::Sequence;
 use super::cost::{Load, StepCost};
@@ -12,23 +12,9 @@ use crate::logic::ewma::Ewma;
 use crate::logic::request::RequestSpec;
 use crate::logic::time::Timestamp;
 
-/// How much promised requests may see of the lane.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct LaneLimits {
-    /// By which share of their length steps with promised requests may get longer, on average.
-    pub slowdown: f64,
-    /// What the lane computes in one step takes about so long at most, in µs.
-    pub step_us: f64,
-}
-
-impl Default for LaneLimits {
-    fn default() -> Self {
-        Self {
-            slowdown: 0.05,
-            step_us: 10_000.0,
-        }
-    }
-}
+/// What the lane computes in one step takes about as long at most as so many steps of a single reply. More would hold
+/// up promised newcomers; with less, what a step costs whatever it computes would be most of it.
+pub const STEPS: f64 = 2.0;
 
 /// What the lane may compute in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,10 +40,11 @@ pub struct Loads {
     pub best_effort: Load,
 }
 
-/// Watches over [`LaneLimits`].
+/// Watches over that. See the module's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaneKeeper {
-    limits: LaneLimits,
+    /// By which share of their length steps with promised requests may get longer, on average.
+    slowdown: f64,
     pub cost: StepCost,
     /// What replies used of their caps, of late.
     used: Ewma,
@@ -66,9 +53,9 @@ pub(super) struct LaneKeeper {
 }
 
 impl LaneKeeper {
-    pub fn new(limits: LaneLimits) -> Self {
+    pub fn new(slowdown: f64) -> Self {
         Self {
-            limits,
+            slowdown,
             cost: StepCost::default(),
             used: Ewma::new(0.05),
             credit_us: 0.0,
@@ -88,8 +75,17 @@ impl LaneKeeper {
             return;
         }
         let own_us = self.cost.share(promised, best_effort) * step_us;
-        let earned = self.limits.slowdown * own_us - (step_us - own_us);
-        self.credit_us = (self.credit_us + earned).min(self.limits.step_us);
+        let earned = self.slowdown * own_us - (step_us - own_us);
+        self.credit_us = (self.credit_us + earned).min(self.longest_us());
+    }
+
+    /// What the lane may take in one step.
+    fn longest_us(&self) -> f64 {
+        let reply = Load {
+            decodes: 1,
+            prompt_tokens: 0,
+        };
+        STEPS * self.cost.step_us(reply)
     }
 
     /// Takes a reply in that ended by itself or at its cap.
@@ -102,11 +98,12 @@ impl LaneKeeper {
     /// decode.
     pub fn allowance(&self, alone: bool, decodes: usize) -> Allowance {
         let budget_us = match alone {
-            true => self.limits.step_us - self.cost.fixed_us(),
+            true => self.longest_us() - self.cost.fixed_us(),
             false => self.credit_us.max(0.0),
         };
         let (decode_us, token_us) = (self.cost.decode_us(), self.cost.prompt_token_us());
-        if token_us == 0.0 {
+        // Nothing was measured yet.
+        if self.longest_us() == 0.0 {
             return Allowance::ALL;
         }
         let fit = |us: f64, each_us: f64| (us.max(0.0) / each_us) as u32;
@@ -121,7 +118,7 @@ impl LaneKeeper {
         }
     }
 
-    /// By when something is to be lost by it; `None` for who has nothing to lose any more, or never had.
+    /// Whether it is not expected to be done in time. False for who has nothing to lose any more, or never had.
     fn needs_more_than_is_left<P>(&self, s: &Sequence<P>, step_us: f64, now: Timestamp) -> bool {
         // Once the promise is broken there still is the deadline.
         let by = [s.spec.terms.due, s.spec.deadline];

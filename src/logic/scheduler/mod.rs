@@ -18,8 +18,8 @@ use super::request::{FinishReason, Lane, Outcome, RequestSpec};
 use super::time::Timestamp;
 use super::wait_queue::TakeRule;
 use crate::ids::{RequestId, SeqId, StepId, TokenId};
-use lane::{Allowance, LaneKeeper, LaneLimits, Loads};
-use policy::Policy;
+use lane::{Allowance, LaneKeeper, Loads};
+use policy::{Policy, StepOrder};
 use step::{MemoryOp, RowResult, StepPlan};
 
 /// Bounds of one step.
@@ -29,7 +29,8 @@ pub struct StepLimits {
     pub prefill_budget: u32,
     /// Tokens in a step altogether, as the model's batch has room for.
     pub n_batch: u32,
-    pub lane: LaneLimits,
+    /// By which share of their length steps may get longer, on average, for what the best-effort lane computes in them.
+    pub lane_slowdown: f64,
 }
 
 /// A request that runs. `P` is what travels with it.
@@ -115,7 +116,7 @@ impl<P> Scheduler<P> {
             ops: Vec::new(),
             last_step: StepId::default(),
             in_flight: false,
-            lane: LaneKeeper::new(limits.lane),
+            lane: LaneKeeper::new(limits.lane_slowdown),
             step_us: 0.0,
             done: None,
             allowance: Allowance::ALL,
@@ -160,11 +161,18 @@ impl<P> Scheduler<P> {
     /// Decides what the best-effort lane may do in the next step. To be asked again before [`Self::growth`] when
     /// somebody has left or joined.
     pub fn weigh(&mut self) {
-        let goes_on = |s: &&Sequence<P>| s.ended.is_none();
-        let alone = !self.of(Lane::Promised).any(|s| goes_on(&s));
-        let lane = self.of(Lane::BestEffort).filter(goes_on);
-        let decodes = lane.filter(|s| !s.prefilling()).count();
-        self.allowance = self.lane.allowance(alone, decodes);
+        let alone = self.of(Lane::Promised).all(|s| s.ended.is_some());
+        self.allowance = self.lane.allowance(alone, self.lane_decodes());
+    }
+
+    /// Requests of the best-effort lane that decode next, if they may.
+    fn lane_decodes(&self) -> usize {
+        let lane = self.of(Lane::BestEffort).filter(|s| s.ended.is_none());
+        let prompts_alone = self.policy.order() == StepOrder::PrefillFirst;
+        if prompts_alone && lane.clone().any(Sequence::prefilling) {
+            return 0;
+        }
+        lane.filter(|s| !s.prefilling()).count()
     }
 
     /// Running requests of which more was promised, or wanted, than is expected to be kept.
@@ -361,7 +369,7 @@ impl<P> Scheduler<P> {
     }
 
     /// What runs of a lane.
-    pub fn of(&self, lane: Lane) -> impl Iterator<Item = &Sequence<P>> {
+    pub fn of(&self, lane: Lane) -> impl Iterator<Item = &Sequence<P>> + Clone {
         let running = self.running.iter();
         running.filter(move |s| s.spec.terms.lane == lane)
     }

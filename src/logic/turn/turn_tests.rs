@@ -9,7 +9,6 @@ use super::*;
 use crate::logic::kv::{KvPool, Reservation};
 use crate::logic::request::{FinishReason, Terms};
 use crate::logic::scheduler::StepLimits;
-use crate::logic::scheduler::lane::LaneLimits;
 use crate::logic::scheduler::policy::{Policy, StepOrder};
 use crate::logic::wait_queue::{QueueOrder, TakeRule};
 
@@ -282,7 +281,7 @@ fn who_leaves_within_a_turn_is_gone_at_its_end() {
                 StepLimits {
                     prefill_budget: 5,
                     n_batch: 9,
-                    lane: LaneLimits::default(),
+                    lane_slowdown: 0.05,
                 },
             ),
             caching,

@@ -9,7 +9,6 @@ use crate::ids::{RequestId, SeqId, TokenId};
 use crate::logic::kv::KvPool;
 use crate::logic::prefix::{EvictionOrder, PrefixCache, Want};
 use crate::logic::request::{FinishReason, Outcome, RequestSpec, Terms};
-use crate::logic::scheduler::lane::LaneLimits;
 use crate::logic::scheduler::policy::Policy;
 use crate::logic::scheduler::step::{MemoryOp, RowResult, StepPlan, Work};
 use crate::logic::scheduler::{Scheduler, Sequence, StepLimits};
@@ -96,10 +95,7 @@ impl World {
                         StepLimits {
                             prefill_budget: 5,
                             n_batch: 9,
-                            lane: LaneLimits {
-                                slowdown: 0.1,
-                                step_us: 50_000.0,
-                            },
+                            lane_slowdown: 0.1,
                         },
                     ),
                     caching,
