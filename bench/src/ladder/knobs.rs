@@ -29,13 +29,14 @@ pub struct SchedulerKnobsArgs {
     /// The default: the configuration that all variants are of.
     #[arg(long, default_value = RUNGS[3])]
     pub config: PathBuf,
-    /// A key and the values that it is tried with; the default's own is not run twice.
+    /// A key and the values that it is tried with; the default's own is not run twice. By default prefill budgets up to
+    /// what a batch of 512 holds beside sixteen replies, the step order and the batch size.
     #[arg(
         long,
         value_name = "SECTION.KEY=VALUE,…",
         value_parser = knob,
         default_values = [
-            "scheduler.prefill_budget=16,32,64,128,256,512",
+            "scheduler.prefill_budget=16,32,64,128,256,496",
             "scheduler.order=decode_first,prefill_first",
             "scheduler.max_running=1,2,4,8,16",
         ]

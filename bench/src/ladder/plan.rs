@@ -227,7 +227,8 @@ pub mod tests {
 
     #[test]
     fn rates_come_one_after_the_other_and_the_first_rung_rotates() {
-        let cells = plan(3, &[0.5, 2.0], 2).cells();
+        let plan = plan(3, &[0.5, 2.0], 2);
+        let cells = plan.cells();
         let names: Vec<String> = cells.iter().map(CellId::name).collect();
         assert_eq!(
             names,

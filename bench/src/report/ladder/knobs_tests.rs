@@ -24,7 +24,7 @@ fn ladder(change: impl Fn(&Path)) -> Ladder {
     let key = "scheduler.prefill_budget";
     for seed in [0, 1, 2] {
         let gap_us = 1000 * (seed as u32 + 1);
-        let mut put = |name: &str, n, gap_us| {
+        let put = |name: &str, n, gap_us| {
             cell(folder.path(), name, seed, (n, gap_us, 50_000));
         };
         put(DEFAULT, 200, gap_us);
