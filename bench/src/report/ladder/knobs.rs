@@ -17,10 +17,13 @@ pub const DEFAULT: &str = "default";
 /// Its tables, by their names.
 pub const TABLES: [&str; 2] = ["knobs", "verdicts"];
 
+/// Of how many values something is.
+type Count = fn(&Summary) -> usize;
+
 /// A metric, and for a percentile of how many values it is.
 struct Column {
     metric: &'static Metric,
-    percentile: Option<(f64, fn(&Summary) -> usize)>,
+    percentile: Option<(f64, Count)>,
 }
 
 const fn plain(metric: &'static Metric) -> Column {
@@ -30,7 +33,7 @@ const fn plain(metric: &'static Metric) -> Column {
     }
 }
 
-const fn percentile(metric: &'static Metric, p: f64, n: fn(&Summary) -> usize) -> Column {
+const fn percentile(metric: &'static Metric, p: f64, n: Count) -> Column {
     Column {
         metric,
         percentile: Some((p, n)),
@@ -86,7 +89,7 @@ impl Column {
 }
 
 /// In the replicate that has the fewest.
-fn fewest(point: &Point, n: fn(&Summary) -> usize) -> usize {
+fn fewest(point: &Point, n: Count) -> usize {
     let all = point.cells.iter().map(|c| n(&c.summary));
     all.min().unwrap_or(0)
 }
