@@ -77,6 +77,8 @@ enum Command {
     Conformal(conformal::ConformalArgs),
     /// Rungs over rates and seeds, on a daemon of its own for each cell.
     Ladder(Box<ladder::LadderArgs>),
+    /// One rung with one setting of the scheduler changed at a time, under load.
+    SchedulerKnobs(Box<ladder::knobs::SchedulerKnobsArgs>),
     /// The ladder in virtual time, beside what a clairvoyant could do.
     Simulate(twin::simulate::SimulateArgs),
     /// Whether promises are kept at their level, in virtual time.
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Conformal(args) => conformal::run(&args),
         Command::Ladder(args) => ladder::run(&args),
+        Command::SchedulerKnobs(args) => ladder::knobs::run(&args),
         Command::Simulate(args) => twin::simulate::run(&args),
         Command::Coverage(args) => twin::coverage::run(&args),
         Command::Report(args) => report::run(&args),
