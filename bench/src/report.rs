@@ -6,6 +6,8 @@
 //! into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the results say.
 
 mod conformal;
+mod decision;
+mod exchanges;
 mod ladder;
 pub mod markdown;
 mod simulated;
