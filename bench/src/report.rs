@@ -143,7 +143,10 @@ fn table(results: &Path, ladders: &BTreeMap<String, Ladder>, name: &str) -> Resu
             |ladder| render(ladder) + "\n" + &ladder.origin(),
         ));
     }
-    let plain = tables::ALL.iter().find(|(n, _, _)| *n == name);
+    let mut plain = [tables::ALL, decision::ALL, exchanges::ALL]
+        .into_iter()
+        .flatten();
+    let plain = plain.find(|(n, _, _)| *n == name);
     let offline = CONFORMAL.iter().find(|(n, _)| *n == name);
     let (file, render) = plain
         .map(|(_, file, render)| (*file, render))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Refused;
+use super::cost::Refused;
 use crate::client::{self, Recording};
 use crate::daemon::{self, Daemon};
 

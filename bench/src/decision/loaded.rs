@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use cadenced::logic::conformal::policy::Verdict;
 use serde::Serialize;
 
-use super::{CPU, Cost, Refused, WALL};
+use super::cost::{Cost, Refused};
 use crate::all;
 use crate::daemon::Daemon;
 use crate::load::metrics;
@@ -14,6 +14,9 @@ use crate::load::record::Record;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness;
 use crate::prometheus::{Histogram, value};
+
+const CPU: &str = "cadenced_admission_decision_cpu_seconds";
+const WALL: &str = "cadenced_admission_decision_wall_seconds";
 
 /// What is offered: the standard mix.
 pub struct Load {
@@ -28,9 +31,9 @@ pub struct Load {
 pub struct Loaded {
     /// How many, by verdict.
     pub decisions: BTreeMap<String, u64>,
-    pub(super) cpu: Cost,
-    pub(super) wall: Cost,
-    pub(super) refused: Refused,
+    pub cpu: Cost,
+    pub wall: Cost,
+    pub refused: Refused,
     /// Requests that the daemon had in hand, in the mean.
     mean_in_flight: f64,
 }

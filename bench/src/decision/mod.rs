@@ -3,6 +3,7 @@
 //! clock. Once more while a single decode blocks. And how long the calibration file takes to load.
 
 mod blocked;
+mod cost;
 mod loaded;
 
 use std::collections::BTreeMap;
@@ -17,10 +18,9 @@ use serde::Serialize;
 
 use crate::calibrated::Calibrated;
 use crate::daemon;
-use crate::load::quantile::Quantiles;
-use crate::prometheus::Histogram;
 use crate::provenance::Provenance;
 use crate::stats::Spread;
+use cost::{Costs, Refusals, Refused};
 use loaded::{Load, Loaded};
 
 /// What is required: half and 99 of 100 decisions within so much CPU time of their thread, a refusal while a decode
@@ -29,9 +29,6 @@ pub const P50_US: f64 = 10.0;
 pub const P99_US: f64 = 50.0;
 pub const REFUSAL_MS: f64 = 5.0;
 pub const ARTIFACT_MS: f64 = 50.0;
-
-const CPU: &str = "cadenced_admission_decision_cpu_seconds";
-const WALL: &str = "cadenced_admission_decision_wall_seconds";
 
 /// Steps of tens of milliseconds, as real ones are, and room for a fault: a prompt with the marker blocks one decode.
 pub const FAKE: [(&str, &str); 8] = [
@@ -74,7 +71,14 @@ struct Results {
     saturation_per_s: f64,
     artifact: ArtifactFile,
     loaded: Vec<Row>,
-    blocked: Refusals,
+    blocked: Blocked,
+}
+
+/// While a decode blocks.
+#[derive(Serialize)]
+struct Blocked {
+    refusals: Refusals,
+    repeats: Vec<Refused>,
 }
 
 #[derive(Serialize)]
@@ -97,46 +101,6 @@ struct Row {
     wall: Costs,
     refusals: Refusals,
     repeats: Vec<Loaded>,
-}
-
-/// What decisions cost by one clock.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Cost {
-    count: f64,
-    mean_us: f64,
-    p50_us: f64,
-    p99_us: f64,
-    within_p50: f64,
-    within_p99: f64,
-    /// The highest bucket's bound; none if the bucket has none.
-    at_most_us: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct Costs {
-    p50_us: Spread,
-    p99_us: Spread,
-    within_p50: Spread,
-    within_p99: Spread,
-    at_most_us: Option<f64>,
-}
-
-/// How soon refusals with 503 were answered, over their repeats, in ms.
-#[derive(Serialize)]
-struct Refusals {
-    count: usize,
-    codes: BTreeMap<String, usize>,
-    p50_ms: Spread,
-    p99_ms: Spread,
-    max_ms: Spread,
-}
-
-/// Refusals of one repeat: why each was refused, and after how many ms that was told whole.
-#[derive(Default, Serialize)]
-struct Refused {
-    codes: BTreeMap<String, usize>,
-    #[serde(skip)]
-    ms: Vec<f64>,
 }
 
 pub fn run(args: &DecisionArgs) -> Result<()> {
@@ -167,8 +131,12 @@ pub fn run(args: &DecisionArgs) -> Result<()> {
         provenance.canary.sing()?;
     }
     let blocked = (0..args.repeats).map(|_| blocked::measure(&calibrated.start()?));
-    let blocked = Refusals::of(&blocked.collect::<Result<Vec<_>>>()?);
-    println!("while a decode blocks: {}", blocked.show());
+    let blocked = blocked.collect::<Result<Vec<_>>>()?;
+    let blocked = Blocked {
+        refusals: Refusals::of(&blocked),
+        repeats: blocked,
+    };
+    println!("while a decode blocks: {}", blocked.refusals.show());
     provenance.canary.sing()?;
     let artifact = ArtifactFile::time(&calibrated, args.repeats)?;
     println!(
@@ -241,115 +209,5 @@ impl Row {
             self.wall.p99_us.show(1),
             self.refusals.show()
         );
-    }
-}
-
-impl Cost {
-    fn of(h: &Histogram) -> Self {
-        let at_most_us = h.at_most() * 1e6;
-        Self {
-            count: h.count,
-            mean_us: h.mean() * 1e6,
-            p50_us: h.quantile(0.5) * 1e6,
-            p99_us: h.quantile(0.99) * 1e6,
-            within_p50: h.share_within(P50_US * 1e-6),
-            within_p99: h.share_within(P99_US * 1e-6),
-            at_most_us: at_most_us.is_finite().then_some(at_most_us),
-        }
-    }
-}
-
-impl Costs {
-    fn of(repeats: impl Iterator<Item = Cost>) -> Self {
-        let repeats: Vec<Cost> = repeats.collect();
-        let of = |f: &dyn Fn(&Cost) -> f64| Spread::of(&repeats.iter().map(f).collect::<Vec<_>>());
-        let highest = repeats.iter().map(|c| c.at_most_us);
-        Self {
-            p50_us: of(&|c| c.p50_us),
-            p99_us: of(&|c| c.p99_us),
-            within_p50: of(&|c| c.within_p50),
-            within_p99: of(&|c| c.within_p99),
-            at_most_us: highest
-                .collect::<Option<Vec<_>>>()
-                .map(|all| Spread::of(&all).max),
-        }
-    }
-}
-
-impl Refusals {
-    fn of<R: std::borrow::Borrow<Refused>>(repeats: &[R]) -> Self {
-        let mut codes = BTreeMap::new();
-        for (code, n) in repeats.iter().flat_map(|r| &r.borrow().codes) {
-            *codes.entry(code.clone()).or_default() += n;
-        }
-        let quantiles = repeats
-            .iter()
-            .map(|r| Quantiles::of(r.borrow().ms.iter().copied()));
-        let quantiles: Vec<Quantiles> = quantiles.filter(|q| q.n > 0).collect();
-        let of = |f: &dyn Fn(&Quantiles) -> Option<f64>| {
-            Spread::of(&quantiles.iter().filter_map(f).collect::<Vec<_>>())
-        };
-        Self {
-            count: quantiles.iter().map(|q| q.n).sum(),
-            codes,
-            p50_ms: of(&|q| q.p50),
-            p99_ms: of(&|q| q.p99),
-            max_ms: of(&|q| q.max),
-        }
-    }
-
-    fn show(&self) -> String {
-        format!(
-            "{} in p50 {}, p99 {}, at most {} ms",
-            self.count,
-            self.p50_ms.show(2),
-            self.p99_ms.show(2),
-            self.max_ms.show(2)
-        )
-    }
-}
-
-impl Refused {
-    fn push(&mut self, code: &str, ms: f64) {
-        *self.codes.entry(code.to_owned()).or_default() += 1;
-        self.ms.push(ms);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cost_beyond_the_last_bucket_has_no_bound() {
-        let text = |last: u32| {
-            format!(
-                "h_bucket{{le=\"0.00001\"}} 60\nh_bucket{{le=\"0.00005\"}} {last}\nh_bucket{{le=\"+Inf\"}} 100\n\
-                 h_sum 0.001\nh_count 100\n"
-            )
-        };
-        let cost = |last| Cost::of(&Histogram::read(&text(last), "h"));
-        let within = cost(100);
-        assert_eq!((within.within_p50, within.within_p99), (0.6, 1.0));
-        assert!((within.at_most_us.unwrap() - 50.0).abs() < 1e-9);
-        let beyond = cost(99);
-        assert_eq!((beyond.within_p99, beyond.at_most_us), (0.99, None));
-        let both = Costs::of([within, beyond].into_iter());
-        assert_eq!((both.within_p99.min, both.at_most_us), (0.99, None));
-    }
-
-    #[test]
-    fn refusals_of_repeats_are_counted_together_and_timed_apart() {
-        let of = |ms: &[f64], code: &str| {
-            let mut refused = Refused::default();
-            ms.iter().for_each(|ms| refused.push(code, *ms));
-            refused
-        };
-        let repeats = [of(&[1.0, 2.0, 9.0], "a"), of(&[3.0], "b"), of(&[], "c")];
-        let all = Refusals::of(&repeats);
-        assert_eq!(all.count, 4);
-        assert_eq!(all.codes, [("a".into(), 3), ("b".into(), 1)].into());
-        assert_eq!((all.p50_ms.min, all.p50_ms.max), (2.0, 3.0));
-        assert_eq!(all.max_ms.max, 9.0);
     }
 }

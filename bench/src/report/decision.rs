@@ -3,12 +3,21 @@
 use serde_json::Value;
 
 use super::markdown::Table;
-use super::tables::{number, rows};
+use super::tables::{Render, number, rows};
 use crate::decision::{ARTIFACT_MS, P50_US, P99_US, REFUSAL_MS};
 use crate::stats::Spread;
 
+const FILE: &str = "decision.json";
+
+/// Name in the markers, file of results, renderer.
+pub const ALL: &[(&str, &str, Render)] = &[
+    ("decision", FILE, costs),
+    ("decision-refusals", FILE, refusals),
+    ("decision-requirements", FILE, requirements),
+];
+
 /// A row for each load and clock.
-pub fn costs(results: &Value) -> String {
+fn costs(results: &Value) -> String {
     let within = |us: f64| format!("within {us} µs, %");
     let mut t = Table::new(&[
         "load",
@@ -46,7 +55,7 @@ pub fn costs(results: &Value) -> String {
 }
 
 /// A row for each load, and one for a decode that blocks.
-pub fn refusals(results: &Value) -> String {
+fn refusals(results: &Value) -> String {
     let mut t = Table::new(&[
         "meanwhile",
         "503s, by reason",
@@ -66,12 +75,12 @@ pub fn refusals(results: &Value) -> String {
     for r in rows(&results["loaded"]) {
         row(load(r), &r["refusals"]);
     }
-    row("one decode of 2 s".into(), &results["blocked"]);
+    row("one decode of 2 s".into(), &results["blocked"]["refusals"]);
     t.text
 }
 
 /// What is required beside the worst that was measured: a requirement holds if it held in every repeat of every load.
-pub fn requirements(results: &Value) -> String {
+fn requirements(results: &Value) -> String {
     let mut t = Table::new(&["required", "at most", "measured", ""]);
     let worst = |key: &str| {
         let all = rows(&results["loaded"])
@@ -87,7 +96,7 @@ pub fn requirements(results: &Value) -> String {
             "a refusal while a decode blocks, p99",
             REFUSAL_MS,
             "ms",
-            spread(&results["blocked"]["p99_ms"]),
+            spread(&results["blocked"]["refusals"]["p99_ms"]),
         ),
         (
             "loading the calibration file",
@@ -156,7 +165,7 @@ mod tests {
                 "slo_ms": 5000,
                 "artifact": { "bytes": 28_400, "trees": 100, "scores": 300, "load_ms": spread(1.0, 2.0) },
                 "loaded": [row(p99), row(30.0)],
-                "blocked": { "p99_ms": spread(1.0, refusal) },
+                "blocked": { "refusals": { "p99_ms": spread(1.0, refusal) } },
             })
         };
         let missed = |text: &str| text.matches("**missed**").count();

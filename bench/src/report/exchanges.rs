@@ -5,14 +5,17 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::tables::{rows, string};
+use super::tables::{Render, rows, string};
 
 const COLUMNS: usize = 116;
 /// Where the README's daemon listens; the one that was asked had a port of its own.
 const DAEMON: &str = "http://127.0.0.1:8000";
 
+/// Name in the markers, file of results, renderer.
+pub const ALL: &[(&str, &str, Render)] = &[("exchanges", "exchanges.json", shown)];
+
 /// A block for each exchange.
-pub fn shown(results: &Value) -> String {
+fn shown(results: &Value) -> String {
     let mut text = String::from("```console\n");
     for (i, exchange) in rows(results).iter().enumerate() {
         if i > 0 {

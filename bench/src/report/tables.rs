@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use super::markdown::Table;
-use super::{decision, exchanges};
 use crate::stats::Spread;
 
 pub type Render = fn(&Value) -> String;
@@ -20,10 +19,6 @@ pub const ALL: &[(&str, &str, Render)] = &[
     ("quality", "quality.json", quality),
     ("host-work", "host-work.json", host_work),
     ("memory", "memory.json", memory),
-    ("decision", "decision.json", decision::costs),
-    ("decision-refusals", "decision.json", decision::refusals),
-    ("decision-requirements", "decision.json", decision::requirements),
-    ("exchanges", "exchanges.json", exchanges::shown),
 ];
 
 /// Where the numbers come from, in a line.
