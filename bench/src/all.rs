@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, FromArgMatches};
 
-use crate::{host_work, knobs, memory, micro, occupancy, quality, raw, reuse};
+use crate::{decision, host_work, knobs, memory, micro, occupancy, quality, raw, reuse};
 
 /// What a subcommand does when it is given nothing.
 fn defaults<A: Args + FromArgMatches>(name: &'static str) -> Result<A> {
@@ -16,10 +16,11 @@ pub fn given<A: Args + FromArgMatches>(name: &'static str, args: &[&str]) -> Res
     Ok(A::from_arg_matches(&command.try_get_matches_from(args)?)?)
 }
 
-/// About three quarters of an hour on two cores, which should do nothing else.
+/// About an hour on two cores, which should do nothing else.
 pub fn run() -> Result<()> {
     raw::run(&defaults("raw")?)?;
     host_work::run(&defaults("host-work")?)?;
+    decision::run(&defaults("decision")?)?;
     memory::run(&defaults("memory")?)?;
     quality::run(&defaults("quality")?)?;
     reuse::run(&defaults("reuse")?)?;
@@ -36,6 +37,7 @@ mod tests {
     fn every_measurement_has_defaults() {
         assert!(defaults::<raw::RawArgs>("raw").is_ok());
         assert!(defaults::<host_work::HostWorkArgs>("host-work").is_ok());
+        assert!(defaults::<decision::DecisionArgs>("decision").is_ok());
         assert!(defaults::<micro::MicroArgs>("micro").is_ok());
         assert!(defaults::<memory::MemoryArgs>("memory").is_ok());
         assert!(defaults::<reuse::ReuseArgs>("reuse").is_ok());

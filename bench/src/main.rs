@@ -3,6 +3,7 @@
 
 mod all;
 mod calibrate;
+mod calibrated;
 mod canary;
 mod child;
 mod client;
@@ -10,9 +11,11 @@ mod compare;
 mod conformal;
 mod cpu;
 mod daemon;
+mod decision;
 mod decode_cell;
 mod effective;
 mod engine;
+mod exchanges;
 mod gate;
 mod host_work;
 mod knobs;
@@ -61,6 +64,8 @@ enum Command {
     Quality(quality::QualityArgs),
     /// The daemon's own work in a step, on a model that costs nothing.
     HostWork(host_work::HostWorkArgs),
+    /// What a promise costs: decisions under load, refusals beside a decode, loading the calibration file.
+    Decision(decision::DecisionArgs),
     /// Resident memory against what must be held, and over many requests.
     Memory(memory::MemoryArgs),
     /// What the prefix cache saves: hit rate beside its ceiling, and the time to the first token.
@@ -83,6 +88,8 @@ enum Command {
     Simulate(twin::simulate::SimulateArgs),
     /// Whether promises are kept at their level, in virtual time.
     Coverage(twin::coverage::CoverageArgs),
+    /// A refusal, a quote and a receipt as curl has them, for the README.
+    Exchanges(exchanges::ExchangesArgs),
     /// Makes the tables of the READMEs out of the results.
     Report(report::ReportArgs),
     /// Open-loop load on an OpenAI-compatible server, one record a request.
@@ -116,6 +123,7 @@ fn main() -> ExitCode {
         Command::Occupancy(args) => occupancy::run(&args),
         Command::Quality(args) => quality::run(&args),
         Command::HostWork(args) => host_work::run(&args),
+        Command::Decision(args) => decision::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Reuse(args) => reuse::run(&args),
         Command::Micro(args) => micro::run(&args),
@@ -127,6 +135,7 @@ fn main() -> ExitCode {
         Command::SchedulerKnobs(args) => ladder::knobs::run(&args),
         Command::Simulate(args) => twin::simulate::run(&args),
         Command::Coverage(args) => twin::coverage::run(&args),
+        Command::Exchanges(args) => exchanges::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => load::run::run(&args),
         Command::Summary(args) => load::again::run(&args),

@@ -69,9 +69,23 @@ impl Histogram {
         }
         low
     }
+
+    /// The share of observations up to `limit`; up to the last bucket's bound below it, if it is none itself.
+    pub fn share_within(&self, limit: f64) -> f64 {
+        // The bounds have been through decimals and back.
+        let inside = |bound: f64| bound <= limit * (1.0 + 1e-9);
+        let last = self.buckets.iter().rfind(|(bound, _)| inside(*bound));
+        last.map_or(0.0, |(_, count)| count / self.count.max(1.0))
+    }
+
+    /// The smallest bucket's bound that no observation exceeds.
+    pub fn at_most(&self) -> f64 {
+        let whole = self.buckets.iter().find(|(_, n)| *n >= self.count);
+        whole.map_or(0.0, |(bound, _)| *bound)
+    }
 }
 
-/// The value of a plain counter or gauge.
+/// The value of a counter or gauge, named with its labels if it has any.
 pub fn value(text: &str, name: &str) -> Option<f64> {
     let line = text
         .lines()
@@ -94,5 +108,27 @@ mod tests {
         assert_eq!(h.quantile(0.75), 2.0);
         assert_eq!(h.since(&h).count, 0.0);
         assert_eq!(value(TEXT, "c"), Some(7.0));
+    }
+
+    #[test]
+    fn shares_are_whole_buckets_and_the_highest_bound_is_one_that_was_reached() {
+        let h = Histogram::read(TEXT, "h");
+        assert_eq!(
+            [0.9, 1.0, 2.9, 3.0].map(|x| h.share_within(x)),
+            [0.0, 0.5, 0.5, 1.0]
+        );
+        assert_eq!(h.at_most(), 3.0);
+        let beyond = TEXT.replace(
+            "} 100\nh_bucket{le=\"+Inf\"} 100",
+            "} 99\nh_bucket{le=\"+Inf\"} 100",
+        );
+        assert_eq!(Histogram::read(&beyond, "h").at_most(), f64::INFINITY);
+        // What came later alone: the first fifty may have been slow.
+        let later = TEXT
+            .replace("} 50", "} 90")
+            .replace("100", "140")
+            .replace("_sum 120", "_sum 160");
+        let since = Histogram::read(&later, "h").since(&h);
+        assert_eq!((since.at_most(), since.share_within(1.0)), (1.0, 1.0));
     }
 }

@@ -6,6 +6,8 @@
 //! into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the results say.
 
 mod conformal;
+mod decision;
+mod exchanges;
 mod ladder;
 pub mod markdown;
 mod simulated;
@@ -142,7 +144,10 @@ fn table(results: &Path, ladders: &BTreeMap<String, Ladder>, name: &str) -> Resu
             |ladder| render(ladder) + "\n" + &ladder.origin(),
         ));
     }
-    let plain = tables::ALL.iter().find(|(n, _, _)| *n == name);
+    let mut plain = [tables::ALL, decision::ALL, exchanges::ALL]
+        .into_iter()
+        .flatten();
+    let plain = plain.find(|(n, _, _)| *n == name);
     let offline = CONFORMAL.iter().find(|(n, _)| *n == name);
     let (file, render) = plain
         .map(|(_, file, render)| (*file, render))

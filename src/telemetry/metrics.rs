@@ -71,8 +71,10 @@ const SECONDS: &[f64] = &[
 const STEP_SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 5.0,
 ];
+/// Close together around the 10 and 50 µs that half and all but one in a hundred decisions are to take at most.
 const DECISION_SECONDS: &[f64] = &[
-    2e-6, 4e-6, 6e-6, 8e-6, 1e-5, 1.5e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3,
+    1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6, 7e-6, 8e-6, 9e-6, 1e-5, 1.2e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5,
+    4e-5, 5e-5, 6e-5, 8e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3,
 ];
 const HOST_SECONDS: &[f64] = &[
     5e-6, 1e-5, 2e-5, 3e-5, 4e-5, 6e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2,
