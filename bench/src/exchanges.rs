@@ -61,7 +61,12 @@ pub fn run(args: &ExchangesArgs) -> Result<()> {
     let daemon = match args.model.iter().zip(&args.artifact).next() {
         Some((model, artifact)) => {
             let text = |path: &PathBuf| path.to_str().map(str::to_owned).context("not UTF-8");
-            let settings = [("admission.artifact".to_owned(), text(artifact)?)];
+            let set = |key: &str, value: String| (key.to_owned(), value);
+            let settings = [
+                set("admission.artifact", text(artifact)?),
+                // What would be refused is.
+                set("admission.explore_every", "0".into()),
+            ];
             let args = ["--config", RUNG, "--model", &text(model)?];
             armed(Daemon::start(&binary, &args, &settings)?)?
         }
@@ -72,20 +77,22 @@ pub fn run(args: &ExchangesArgs) -> Result<()> {
     };
     provenance.effective = Some(daemon.effective()?);
     let slo_ms = slo_ms(&daemon)?;
+    // Before the question is asked in earnest: then it would be cached as a whole, as no calibration's question was.
+    let [refusal, quote] = overloaded(&daemon, slo_ms)?;
+    at_rest(&daemon, &asked(slo_ms, true))?;
     let receipt = Exchange::of(&daemon, "receipt", CHAT, &asked(slo_ms, true))?;
     ensure!(
         receipt.is("promised") && receipt.answer.contains("data: [DONE]"),
         "no promise on an idle engine: {}",
         receipt.answer
     );
-    let [refusal, quote] = overloaded(&daemon, slo_ms)?;
     provenance.write(&args.out, &[refusal, quote, receipt])
 }
 
 fn asked(slo_ms: u64, stream: bool) -> Value {
     let mut body = json!({
-        "messages": [{ "role": "user", "content": "What is the capital of France?" }],
-        "max_tokens": 32,
+        "messages": [{ "role": "user", "content": "What is the capital of France, and what is it known for? One sentence, please." }],
+        "max_tokens": 24,
         "slo": { "e2e_ms": slo_ms },
     });
     if stream {
@@ -96,12 +103,26 @@ fn asked(slo_ms: u64, stream: bool) -> Value {
 
 /// An SLO that an idle daemon can promise, with a fifth to spare, in tenths of a second.
 fn slo_ms(daemon: &Daemon) -> Result<u64> {
+    // After one that brings the beginning of all prompts into the cache, without which nothing was calibrated.
+    let first = json!({ "messages": [{ "role": "user", "content": "Hello." }], "max_tokens": 1 });
+    Exchange::of(daemon, "", CHAT, &first)?;
     let quote = Exchange::of(daemon, "", QUOTE, &asked(600_000, false))?;
     let (_, body) = quote.answer.split_once("\r\n\r\n").context("no answer")?;
     let quoted: Value = serde_json::from_str(body)?;
     let bound_ms = quoted["bound_ms"].as_f64();
     let bound_ms = bound_ms.with_context(|| format!("nothing can be promised: {quoted}"))?;
     Ok((bound_ms * 1.2 / 100.0).ceil() as u64 * 100)
+}
+
+/// Waits until what kept the daemon busy is gone and forgotten.
+fn at_rest(daemon: &Daemon, body: &Value) -> Result<()> {
+    for _ in 0..STREAMS_MAX {
+        if Exchange::of(daemon, "", QUOTE, body)?.is("promised") {
+            return Ok(());
+        }
+        std::thread::sleep(SETTLE);
+    }
+    bail!("nothing is promised after the streams have gone")
 }
 
 /// The refusal, and the quote right after it.
@@ -127,7 +148,7 @@ fn overloaded(daemon: &Daemon, slo_ms: u64) -> Result<[Exchange; 2]> {
 fn occupy(daemon: &Daemon, i: usize) -> Result<TcpStream> {
     let body = json!({
         "messages": [{ "role": "user", "content": format!("Tell me story {i}.") }],
-        "max_tokens": 512,
+        "max_tokens": 160,
         "ignore_eos": true,
         "stream": true,
     })
