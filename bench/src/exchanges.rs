@@ -35,7 +35,7 @@ pub struct ExchangesArgs {
     #[arg(long)]
     daemon: Option<PathBuf>,
     /// How long the fake is calibrated.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 8.0)]
     calibrate_minutes: f64,
     #[arg(long, default_value = "bench/results/exchanges.json")]
     out: PathBuf,

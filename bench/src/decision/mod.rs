@@ -54,10 +54,10 @@ pub struct DecisionArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     loads: Vec<f64>,
     /// Seconds of arrivals in each repeat of each load.
-    #[arg(long, default_value_t = 45.0)]
+    #[arg(long, default_value_t = 30.0)]
     seconds: f64,
-    /// How long the daemon is calibrated first.
-    #[arg(long, default_value_t = 5.0)]
+    /// How long the daemon is calibrated first; in less it sees too little of an idle engine to promise anything on one.
+    #[arg(long, default_value_t = 8.0)]
     calibrate_minutes: f64,
     #[arg(long, default_value_t = 5)]
     repeats: usize,

@@ -3,14 +3,8 @@
 //! The children of node `i` are `2i + 1` and `2i + 2`, so a tree needs no pointers, descending is an addition
 //! and a comparison without a branch, and the 8 bytes of a node keep a hundred trees of depth 4 within 20 kB.
 //! A node that wanted no split sends everything left. Evaluation allocates nothing.
-//!
-//! Decisions are tens of milliseconds apart, so the trees are not in the core's cache, and waiting for them is most of
-//! an evaluation. Several are descended abreast, a level at a time, so that it waits for all of them at once.
 
 use serde::{Deserialize, Serialize};
-
-/// Trees that are descended together: about as many as there may be cache lines under way.
-const ABREAST: usize = 16;
 
 /// A row goes right where its value is greater than the threshold.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -62,22 +56,17 @@ impl Forest {
     #[must_use]
     pub fn predict_row(&self, row: &[f32]) -> f32 {
         let leaves = 1_usize << self.depth;
-        let inner = leaves - 1;
-        let (nodes, values) = (
-            self.nodes.chunks(ABREAST * inner),
-            self.leaves.chunks(ABREAST * leaves),
-        );
-        nodes.zip(values).fold(self.base, |sum, (nodes, values)| {
-            let mut at = [0; ABREAST];
+        let trees = self
+            .nodes
+            .chunks_exact(leaves - 1)
+            .zip(self.leaves.chunks_exact(leaves));
+        trees.fold(self.base, |sum, (nodes, values)| {
+            let mut at = 0;
             for _ in 0..self.depth {
-                for (tree, at) in nodes.chunks_exact(inner).zip(&mut at) {
-                    let node = tree[*at];
-                    let right = row[usize::from(node.feature)] > node.threshold;
-                    *at = 2 * *at + 1 + usize::from(right);
-                }
+                let node = nodes[at];
+                at = 2 * at + 1 + usize::from(row[usize::from(node.feature)] > node.threshold);
             }
-            let ends = values.chunks_exact(leaves).zip(at);
-            ends.fold(sum, |sum, (values, at)| sum + values[at - inner])
+            sum + values[at + 1 - leaves]
         })
     }
 
@@ -123,28 +112,6 @@ mod tests {
         let mut pass = Forest::new(2, 1, 0.0);
         pass.push(&[Node::PASS], &[1.0, 2.0]);
         assert_eq!(pass.predict_row(&[f32::INFINITY, 0.0]), 1.0);
-    }
-
-    /// More trees than are descended together, and a rest.
-    #[test]
-    fn trees_are_summed_in_their_order_each_by_its_own_path() {
-        let mut forest = Forest::new(2, 2, 0.25);
-        let mut expected = 0.25_f32;
-        let row = [3.5, 7.5];
-        for tree in 0..2 * ABREAST + 3 {
-            let node = |feature, threshold: usize| Node {
-                feature,
-                threshold: threshold as f32,
-            };
-            let (first, second) = (tree % 7, tree % 11);
-            let nodes = [node(0, first), node(1, second), node(1, second + 1)];
-            let leaves = [1.1, 10.1, 100.1, 1000.1].map(|v| v / (tree + 1) as f32);
-            forest.push(&nodes, &leaves);
-            let right = row[0] > first as f32;
-            let below = row[1] > (second + usize::from(right)) as f32;
-            expected += leaves[2 * usize::from(right) + usize::from(below)];
-        }
-        assert_eq!(forest.predict_row(&row), expected);
     }
 
     #[test]
