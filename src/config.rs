@@ -147,6 +147,7 @@ impl Config {
         StepLimits {
             prefill_budget: self.scheduler.prefill_budget,
             n_batch: self.runner.n_batch,
+            lane_slowdown: self.scheduler.lane_slowdown,
         }
     }
 

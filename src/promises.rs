@@ -258,6 +258,7 @@ fn settings(config: &Config) -> Settings {
         },
         explore_every,
         unfit,
+        lane_slowdown: config.scheduler.lane_slowdown,
         retry_cap_s: config.limits.retry_after_s_max as u32,
         training_rows: match mode {
             AdmissionMode::Off => 0,

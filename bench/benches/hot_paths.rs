@@ -107,6 +107,7 @@ fn step(c: &mut Criterion) {
             StepLimits {
                 prefill_budget: 4096,
                 n_batch: 8192,
+                lane_slowdown: 0.05,
             },
         );
         let mut pool = KvPool::unified(running * 1024, running, Reservation::Request);

@@ -82,6 +82,8 @@ enum Command {
     Conformal(conformal::ConformalArgs),
     /// Rungs over rates and seeds, on a daemon of its own for each cell.
     Ladder(Box<ladder::LadderArgs>),
+    /// One rung with one setting of the scheduler changed at a time, under load.
+    SchedulerKnobs(Box<ladder::knobs::SchedulerKnobsArgs>),
     /// The ladder in virtual time, beside what a clairvoyant could do.
     Simulate(twin::simulate::SimulateArgs),
     /// Whether promises are kept at their level, in virtual time.
@@ -130,6 +132,7 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Conformal(args) => conformal::run(&args),
         Command::Ladder(args) => ladder::run(&args),
+        Command::SchedulerKnobs(args) => ladder::knobs::run(&args),
         Command::Simulate(args) => twin::simulate::run(&args),
         Command::Coverage(args) => twin::coverage::run(&args),
         Command::Exchanges(args) => exchanges::run(&args),

@@ -2,7 +2,7 @@
 //!
 //! A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else in the files is left as
 //! it is. NAME is a table of its own (`tables`), or `LADDER/TABLE` for a folder of cells (`ladder`; that of its loops is
-//! `contrast`), all ladders together (`ladder::joint`) or what came out of virtual time (`simulated`); their figures go
+//! `contrast`, those of one rung's variants `knobs`), all ladders together (`ladder::joint`) or what came out of virtual time (`simulated`); their figures go
 //! into the subfolder `figures`. `--check` writes nothing and fails if a table or a figure is not what the results say.
 
 mod conformal;
@@ -24,7 +24,8 @@ pub use conformal::ALL as CONFORMAL;
 pub use ladder::COMPARISON;
 pub use ladder::contrast;
 use ladder::joint::{self, Joint};
-use ladder::{Ladder, figures};
+pub use ladder::knobs::DEFAULT;
+use ladder::{Ladder, figures, knobs};
 
 const FILES: [&str; 3] = ["bench/README.md", "README.md", "bench/src/load/README.md"];
 
@@ -59,17 +60,17 @@ pub fn run(args: &ReportArgs) -> Result<()> {
 pub fn one(folder: &Path, slo_ms: Option<u64>) -> Result<()> {
     let ladder = Ladder::read(folder, slo_ms.map(|ms| ms as f64 * 1e-3))?;
     let elsewhere = ["speed", "figures"];
-    for (_, title, render) in ladder::TABLES
-        .iter()
-        .filter(|(name, ..)| !elsewhere.contains(name))
-    {
+    let is_here = |name: &str| {
+        !elsewhere.contains(&name) && knobs::TABLES.contains(&name) == ladder.is_of_knobs()
+    };
+    for (_, title, render) in ladder::TABLES.iter().filter(|(name, ..)| is_here(name)) {
         println!("## {title}\n\n{}", render(&ladder));
     }
     println!("{}", ladder.origin());
     if let Some(contrast) = contrast::Contrast::read(folder)? {
         println!("## Open and closed loop\n\n{}", contrast.table());
     }
-    if slo_ms.is_none() {
+    if slo_ms.is_none() && !ladder.is_of_knobs() {
         let out = folder.join("figures");
         figures::write(&figures::of(&ladder), &out)?;
         println!("drawn: {}", out.display());

@@ -233,6 +233,7 @@ impl Handler<Submit> for Admission {
 
 /// On which terms an admitted request runs.
 fn agree(spec: &mut RequestSpec, decision: &Decision, now: Timestamp) {
+    spec.terms.work = decision.features.work_tokens();
     match (decision.verdict, decision.bound_ms) {
         (Verdict::BestEffort, _) => {
             spec.terms.lane = Lane::BestEffort;

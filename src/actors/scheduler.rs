@@ -68,6 +68,8 @@ pub struct Scheduler {
     alarm: Option<SpawnHandle>,
     back_to_back: bool,
     pace: PaceMeter,
+    /// What it would be without the best-effort lane.
+    promised_pace: PaceMeter,
     /// What the last step took that computed something.
     step_us: f64,
     /// What is to take effect when the next turn begins.
@@ -97,6 +99,7 @@ impl Scheduler {
             alarm: None,
             back_to_back: false,
             pace: PaceMeter::default(),
+            promised_pace: PaceMeter::default(),
             step_us: 0.0,
             unkept: Vec::new(),
         }
@@ -206,7 +209,8 @@ impl Scheduler {
             });
         }
         step.back_to_back = std::mem::replace(&mut self.back_to_back, true);
-        self.published.step_started(self.clock.now());
+        let promised = step.plan.promised_rows > 0;
+        self.published.step_started(self.clock.now(), promised);
         self.peers.runner.do_send(RunStep(step));
         self.peers.handoff.answer(done);
     }
@@ -214,7 +218,7 @@ impl Scheduler {
     /// The runner has gone on with the step after `step`: nothing is to be planned, unless somebody has to leave.
     fn follow(&mut self, step: Box<StepBuffers>, now: Timestamp) {
         self.turn.followed();
-        self.published.step_started(now);
+        self.published.step_started(now, true);
         self.publish();
         if self.turn.is_due() {
             self.peers.handoff.interrupt();
@@ -337,7 +341,9 @@ impl Handler<StepDone> for Scheduler {
             let seconds = step.model_time.as_secs_f64();
             self.step_us = seconds * 1e6;
             self.pace.observe(seconds, sampled as u32);
-            self.published.observe_step(&self.pace);
+            step.plan
+                .observe_promised(&step.results, seconds, &mut self.promised_pace);
+            self.published.observe_step(&self.pace, &self.promised_pace);
         }
         if step.followed {
             self.follow(step, now);

@@ -210,6 +210,7 @@ pub struct SchedulerConfig {
     pub max_running: u32,
     pub fill_timeout_ms: u64,
     pub prefill_budget: u32,
+    pub lane_slowdown: f64,
     pub order: StepOrder,
 }
 

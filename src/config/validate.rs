@@ -244,6 +244,11 @@ fn scheduler(
         "scheduler.prefill_budget",
         format!("{} is less than 1", s.prefill_budget),
     )?;
+    rule(
+        (0.0..=10.0).contains(&s.lane_slowdown),
+        "scheduler.lane_slowdown",
+        format!("{} is not between 0 and 10", s.lane_slowdown),
+    )?;
     let rows = if s.policy == PolicyName::Fifo {
         1
     } else {

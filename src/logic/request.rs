@@ -28,6 +28,9 @@ impl Lane {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
     pub lane: Lane,
+    /// Tokens that it may have computed for it when it was admitted, what was cached left out: the best-effort lane
+    /// runs the small ones first.
+    pub work: u32,
     /// By when its last token is promised or, where nothing is, wanted; else [`Timestamp::NEVER`].
     pub due: Timestamp,
     /// When it is given up if it has not ended, else [`Timestamp::NEVER`].
@@ -40,6 +43,7 @@ impl Default for Terms {
     fn default() -> Self {
         Self {
             lane: Lane::Promised,
+            work: 0,
             due: Timestamp::NEVER,
             drop_at: Timestamp::NEVER,
             alone: false,

@@ -81,13 +81,15 @@ impl<P> WaitQueue<P> {
     }
 
     fn key(&self, spec: &RequestSpec) -> Key {
-        // The lane yields too often for who yielded to go first there.
+        // Nothing is promised in the lane, and what it may have is seldom enough for all: most is had of it where the
+        // small ones go first. It yields too often for who yielded to go first there.
         if spec.yields() {
-            return (false, spec.deadline, spec.arrival, spec.id);
+            let open_end = spec.deadline == Timestamp::NEVER;
+            return (open_end, spec.terms.work.into(), spec.arrival, spec.id);
         }
         let class = match self.order {
-            QueueOrder::Arrival => Timestamp(0),
-            QueueOrder::Deadline => spec.deadline,
+            QueueOrder::Arrival => 0,
+            QueueOrder::Deadline => spec.deadline.0,
         };
         (!spec.preempted, class, spec.arrival, spec.id)
     }

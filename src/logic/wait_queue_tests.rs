@@ -17,6 +17,7 @@ fn spec(id: u64, arrival: u64, deadline: u64) -> RequestSpec {
 fn best_effort(spec: RequestSpec) -> RequestSpec {
     let terms = Terms {
         lane: Lane::BestEffort,
+        work: (9 - spec.id.0 % 9) as u32,
         ..spec.terms
     };
     RequestSpec { terms, ..spec }
@@ -75,9 +76,9 @@ fn the_best_effort_lane_comes_last_and_gets_free_seats_only() {
         taken.push(s.id.0);
     }
     assert_eq!(taken, [3, 4], "the third seat is not free");
-    assert_eq!(q.position(&best_effort(spec(9, 9, 5))), 1);
-    q.push(spec(5, 5, 90), ()).unwrap();
     assert_eq!(q.position(&best_effort(spec(9, 9, 5))), 2);
+    q.push(spec(5, 5, 90), ()).unwrap();
+    assert_eq!(q.position(&best_effort(spec(9, 9, 5))), 3);
     let mut rule = TakeRule {
         seats: 3,
         free: 2,
@@ -87,8 +88,20 @@ fn the_best_effort_lane_comes_last_and_gets_free_seats_only() {
     assert_eq!(
         [next(), next(), next()],
         [Some(5), Some(2), None],
-        "the earliest deadline, whoever was preempted"
+        "the least work, whoever was preempted"
     );
+}
+
+#[test]
+fn in_the_best_effort_lane_the_least_work_goes_first_and_who_has_all_the_time_last() {
+    let mut q = WaitQueue::new(QueueOrder::Deadline, 9);
+    for (id, deadline, work) in [(1, 5, 300), (2, 9, 20), (3, u64::MAX, 1), (4, 7, 20)] {
+        let mut s = best_effort(spec(id, id, deadline));
+        s.terms.work = work;
+        q.push(s, ()).unwrap();
+    }
+    let order = [(); 4].map(|()| first(&mut q).unwrap().0);
+    assert_eq!(order, [2, 4, 1, 3]);
 }
 
 #[test]
@@ -116,14 +129,13 @@ fn a_static_batch_starts_when_full_or_after_the_timeout() {
 }
 
 /// What a plain list, sorted at every look, is sorted by.
-fn place(s: &RequestSpec, by_deadline: bool) -> (Lane, Timestamp, Timestamp, RequestId) {
-    let by_deadline = by_deadline || s.yields();
-    let class = if by_deadline {
-        s.deadline
-    } else {
-        Timestamp(0)
+fn place(s: &RequestSpec, by_deadline: bool) -> (Lane, bool, u64, Timestamp, RequestId) {
+    let (behind, class) = match (s.yields(), by_deadline) {
+        (true, _) => (s.deadline == Timestamp::NEVER, s.terms.work.into()),
+        (false, true) => (false, s.deadline.0),
+        (false, false) => (false, 0),
     };
-    (s.terms.lane, class, s.arrival, s.id)
+    (s.terms.lane, behind, class, s.arrival, s.id)
 }
 
 proptest! {
@@ -140,6 +152,10 @@ proptest! {
             let mut s = spec(id as u64, a, d);
             if yields {
                 s = best_effort(s);
+                s.terms.work %= 3;
+            }
+            if d == 2 {
+                s.deadline = Timestamp::NEVER;
             }
             if d == 3 {
                 s.terms.drop_at = Timestamp(10 * a);

@@ -34,9 +34,13 @@ pub struct Published {
     pub stale_steps: AtomicU64,
     step_ms: AtomicF64,
     tokens_per_s: AtomicF64,
+    /// The same as it would be without the best-effort lane.
+    promised_step_ms: AtomicF64,
+    promised_tokens_per_s: AtomicF64,
     /// When the step in flight was sent to the runner, in microseconds; 0 while none is.
     step_since: AtomicU64,
-    /// When the engine came to rest, in microseconds; 0 while it does not.
+    /// Since when no step has computed anything for a request outside of the best-effort lane, in microseconds; 0
+    /// while one does.
     idle_since: AtomicU64,
     kv_free: AtomicF64,
     /// Share of the pool that running requests of the best-effort lane hold.
@@ -136,15 +140,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Published {
-    /// A step was measured.
-    pub fn observe_step(&self, pace: &PaceMeter) {
+    /// A step was measured: the pace of all, and what it would be without the best-effort lane.
+    pub fn observe_step(&self, all: &PaceMeter, promised: &PaceMeter) {
         self.steps.fetch_add(1, Relaxed);
-        if let Some(x) = pace.step_ms() {
-            self.step_ms.set(x);
-        }
-        if let Some(x) = pace.tokens_per_s() {
-            self.tokens_per_s.set(x);
-        }
+        let set = |to: &AtomicF64, x: Option<f64>| x.into_iter().for_each(|x| to.set(x));
+        set(&self.step_ms, all.step_ms());
+        set(&self.tokens_per_s, all.tokens_per_s());
+        set(&self.promised_step_ms, promised.step_ms());
+        set(&self.promised_tokens_per_s, promised.tokens_per_s());
     }
 
     /// Average length of a step, in ms.
@@ -157,15 +160,22 @@ impl Published {
         self.tokens_per_s.get()
     }
 
-    /// A step has gone to the runner.
-    pub fn step_started(&self, now: Timestamp) {
+    /// A step has gone to the runner; it is `promised` if not all that it computes is best effort.
+    pub fn step_started(&self, now: Timestamp, promised: bool) {
         self.step_since.store(now.0.max(1), Relaxed);
-        self.idle_since.store(0, Relaxed);
+        if promised {
+            self.idle_since.store(0, Relaxed);
+        } else {
+            self.came_to_rest(now);
+        }
     }
 
-    /// Nothing is left to be done.
+    /// Nothing is left to be done, outside of the best-effort lane.
     pub fn came_to_rest(&self, now: Timestamp) {
-        self.idle_since.store(now.0.max(1), Relaxed);
+        // It may have been at rest for long; the scheduler is the only one that writes it.
+        if self.idle_since.load(Relaxed) == 0 {
+            self.idle_since.store(now.0.max(1), Relaxed);
+        }
     }
 
     /// No step is in flight any more.
@@ -235,7 +245,8 @@ impl Published {
         let admissions_seen = self.admissions_seen.load(SeqCst);
         let idle_since = Some(self.idle_since.load(Relaxed)).filter(|t| *t > 0);
         let idle_for = idle_since.map(|t| now.since(Timestamp(t)));
-        let pace = pace_now(self.step_ms(), self.tokens_per_s(), idle_for, idle);
+        let (step_ms, tokens_per_s) = (&self.promised_step_ms, &self.promised_tokens_per_s);
+        let pace = pace_now(step_ms.get(), tokens_per_s.get(), idle_for, idle);
         Snapshot {
             admissions_seen,
             promised: self.lane(Lane::Promised).load(),

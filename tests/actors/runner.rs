@@ -34,6 +34,8 @@ fn prompt(ahead: u32) -> RunStep {
             id: StepId(7),
             ops: vec![],
             rows: vec![row],
+            promised_rows: 1,
+            promised_share: 1.0,
             ahead,
         },
         inputs: vec![RowInput {

@@ -32,6 +32,7 @@ fn scheduler_alone() -> SchedulerAlone {
         StepLimits {
             prefill_budget: 8,
             n_batch: 16,
+            lane_slowdown: 0.05,
         },
     );
     let peers = Peers {

@@ -43,6 +43,7 @@ fn allocated(seats: usize, caching: bool, yielding: u64, steps: u32) -> u64 {
     let limits = StepLimits {
         prefill_budget: 256,
         n_batch: 512,
+        lane_slowdown: 0.05,
     };
     let mut d = Driver::new(seats, limits, pool, caching);
     for id in 0..BATCH {

@@ -56,6 +56,7 @@ impl Soak {
         let limits = StepLimits {
             prefill_budget: 8,
             n_batch: 16,
+            lane_slowdown: 0.05,
         };
         Self {
             driver: Driver::new(SEATS, limits, pool, true),

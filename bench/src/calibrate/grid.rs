@@ -73,7 +73,7 @@ pub fn rates(knees: impl Iterator<Item = f64> + Clone, n: usize) -> Vec<f64> {
 }
 
 /// To two digits: a rate is also a name.
-fn rounded(x: f64) -> f64 {
+pub fn rounded(x: f64) -> f64 {
     format!("{x:.1e}").parse().unwrap_or(x)
 }
 

@@ -91,8 +91,9 @@ impl Drawn {
 /// # Errors
 /// When others are there.
 pub fn settle(plan: &Plan, folder: &Path) -> Result<Vec<Drawn>> {
-    let all: Vec<Drawn> = (0..plan.seeds)
-        .map(|seed| Drawn::draw(plan.mix, seed, plan.arrivals))
+    let offer = &plan.offer;
+    let all: Vec<Drawn> = (0..offer.seeds)
+        .map(|seed| Drawn::draw(offer.mix, seed, offer.arrivals))
         .collect();
     let file = folder.join("arrivals.json");
     let text = serde_json::to_string(&all)? + "\n";

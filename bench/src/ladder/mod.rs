@@ -1,27 +1,27 @@
 //! `ladder`: every rung under every load, a daemon of its own for each cell. What is run is a `plan`, what is
 //! offered was `drawn` before, `song` says what the machine was like, `journal` keeps what happened, so that a
 //! killed sweep goes on where it was; `sweep` runs it. `--closed` is another experiment: see `contrast`.
+//! `knobs` sweeps the `variants` of one rung instead.
 
 mod contrast;
 mod drawn;
 mod journal;
+pub mod knobs;
 mod plan;
 mod progress;
 mod song;
 mod sweep;
+mod variants;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::calibrate::Calibration;
-use crate::load::meta;
 use crate::load::mix::Mix;
-use crate::load::quantile::fewest_for;
-use crate::provenance;
 use crate::serving::Serving;
 use crate::twin::rung::CAPPED;
-use plan::{Plan, Step};
+use plan::{Offer, Plan, Step};
 
 /// Sweeps rungs over rates and seeds, with a daemon of its own for each cell; goes on where it was killed.
 #[derive(Clone, Debug, clap::Args)]
@@ -75,7 +75,7 @@ pub fn run(args: &LadderArgs) -> Result<()> {
     }
     let plan = plan(args)?;
     plan.settle(&args.out)?;
-    sweep::run(args, &plan)
+    sweep::run(&args.serving, &args.out, &plan)
 }
 
 fn plan(args: &LadderArgs) -> Result<Plan> {
@@ -92,56 +92,19 @@ fn plan(args: &LadderArgs) -> Result<Plan> {
     };
     let slo_ms = args.slo_ms.or(picked.map(|c| c.slo_ms)).context("no SLO")?;
     let mix = args.mix.or(picked.map(|c| c.mix)).context("no mix")?;
-    ensure!(
-        rates_per_s.iter().all(|r| *r > 0.0 && r.is_finite()),
-        "a rate is a number above 0"
-    );
-    ensure!(
-        rates_per_s.is_sorted_by(|a, b| a < b),
-        "the rates do not ascend"
-    );
-    ensure!(mix != Mix::Trace, "a trace has arrivals of its own");
-    ensure!(args.seeds > 0, "no seed");
-    let fewest = fewest_for(args.percentile);
-    ensure!(
-        args.arrivals >= fewest,
-        "fewer than {fewest} arrivals make p{} the maximum",
-        args.percentile
-    );
-    let step = |file: &PathBuf| -> Result<Step> {
-        Ok(Step {
-            rung: args.serving.config(file, &[])?.rung().to_owned(),
-            file: file.clone(),
-            config: std::fs::read_to_string(file)?,
-        })
+    let step = |file: &PathBuf| {
+        let rung = args.serving.config(file, &[])?.rung();
+        Step::read(rung, file, Vec::new())
     };
     let rungs: Vec<Step> = args.rungs.iter().map(step).collect::<Result<_>>()?;
-    ensure!(!rungs.is_empty(), "no rung");
-    for (i, step) in rungs.iter().enumerate() {
-        ensure!(
-            rungs[..i].iter().all(|s| s.rung != step.rung),
-            "{} is there twice",
-            step.rung
-        );
-    }
-    let model = args
-        .serving
-        .model_file()
-        .map(provenance::model_file)
-        .transpose()?;
-    let root = provenance::root();
-    Ok(Plan {
-        engine_fingerprint: root.map(|root| meta::fingerprint(&root)).transpose()?,
-        model_sha256: model.map(|m| m.sha256),
-        machine: serde_json::to_value(provenance::machine())?,
-        rungs,
-        settings: args.serving.settings.clone(),
+    let offer = Offer {
         rates_per_s,
         seeds: args.seeds,
         arrivals: args.arrivals,
         mix,
-        slo_ms,
+        slo_ms: Some(slo_ms),
         timeout_s: args.timeout_s,
         percentile: args.percentile,
-    })
+    };
+    Plan::new(&args.serving, rungs, offer)
 }

@@ -1,22 +1,81 @@
 //! What a sweep is: its cells and their order. Rate by rate, so that the machine's slow changes fall on all rungs
-//! alike, and within a rate the rung that goes first rotates, so that none always follows the same other.
+//! alike, and within a rate the rung that goes first rotates, by so many places that each is early in one round and
+//! late in another.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::load::meta;
 use crate::load::mix::Mix;
+use crate::load::quantile::fewest_for;
 use crate::load::soundness::{MeasurementUnsound, Unsound};
+use crate::provenance;
+use crate::serving::Serving;
 
-/// A rung, by its configuration.
+/// A rung, by its configuration, or a variant of one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Step {
     pub rung: String,
     pub file: PathBuf,
     /// What stood in the file.
     pub config: String,
+    /// By section.key, what a variant has otherwise than the file; nothing for a rung.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<(String, String)>,
+}
+
+impl Step {
+    /// # Errors
+    /// When the file can't be read.
+    pub fn read(rung: &str, file: &Path, settings: Vec<(String, String)>) -> Result<Self> {
+        let config = std::fs::read_to_string(file);
+        Ok(Self {
+            rung: rung.to_owned(),
+            file: file.to_owned(),
+            config: config.with_context(|| format!("reading {}", file.display()))?,
+            settings,
+        })
+    }
+}
+
+/// What every step is offered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Offer {
+    pub rates_per_s: Vec<f64>,
+    pub seeds: u64,
+    /// Of each cell.
+    pub arrivals: usize,
+    pub mix: Mix,
+    /// The server is told of it, if there is one.
+    pub slo_ms: Option<u64>,
+    pub timeout_s: f64,
+    /// The highest that is to be quoted.
+    pub percentile: f64,
+}
+
+impl Offer {
+    fn check(&self) -> Result<()> {
+        ensure!(
+            self.rates_per_s.iter().all(|r| *r > 0.0 && r.is_finite()),
+            "a rate is a number above 0"
+        );
+        ensure!(
+            self.rates_per_s.is_sorted_by(|a, b| a < b),
+            "the rates do not ascend"
+        );
+        ensure!(self.mix != Mix::Trace, "a trace has arrivals of its own");
+        ensure!(self.seeds > 0, "no seed");
+        let fewest = fewest_for(self.percentile);
+        ensure!(
+            self.arrivals >= fewest,
+            "fewer than {fewest} arrivals make p{} the maximum",
+            self.percentile
+        );
+        Ok(())
+    }
 }
 
 /// Everything that all cells of a sweep have in common. A sweep is resumed under the same plan or not at all.
@@ -26,50 +85,73 @@ pub struct Plan {
     pub model_sha256: Option<String>,
     pub machine: Value,
     pub rungs: Vec<Step>,
+    /// On top of each rung's.
     pub settings: Vec<(String, String)>,
-    pub rates_per_s: Vec<f64>,
-    pub seeds: u64,
-    /// Of each cell.
-    pub arrivals: usize,
-    pub mix: Mix,
-    pub slo_ms: u64,
-    pub timeout_s: f64,
-    pub percentile: f64,
+    #[serde(flatten)]
+    pub offer: Offer,
 }
 
 /// One run of one rung.
-#[derive(Clone, PartialEq, Debug)]
-pub struct CellId {
-    pub rung: String,
-    pub config: PathBuf,
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CellId<'a> {
+    pub step: &'a Step,
     pub rate: f64,
     pub seed: u64,
 }
 
-impl CellId {
+impl CellId<'_> {
     /// Of its files.
     pub fn name(&self) -> String {
-        format!("{}-{}-{}", self.rung, self.rate, self.seed)
+        format!("{}-{}-{}", self.step.rung, self.rate, self.seed)
     }
 }
 
 impl Plan {
+    /// On this machine, with the engine as it is now.
+    ///
+    /// # Errors
+    /// When it makes no sweep, and says why.
+    pub fn new(serving: &Serving, rungs: Vec<Step>, offer: Offer) -> Result<Self> {
+        offer.check()?;
+        ensure!(!rungs.is_empty(), "no rung");
+        for (i, step) in rungs.iter().enumerate() {
+            ensure!(
+                rungs[..i].iter().all(|s| s.rung != step.rung),
+                "{} is there twice",
+                step.rung
+            );
+        }
+        let model = serving
+            .model_file()
+            .map(provenance::model_file)
+            .transpose()?;
+        let root = provenance::root();
+        Ok(Self {
+            engine_fingerprint: root.map(|root| meta::fingerprint(&root)).transpose()?,
+            model_sha256: model.map(|m| m.sha256),
+            machine: serde_json::to_value(provenance::machine())?,
+            rungs,
+            settings: serving.settings.clone(),
+            offer,
+        })
+    }
+
     /// All cells in the order in which they are measured.
-    pub fn cells(&self) -> Vec<CellId> {
+    pub fn cells(&self) -> Vec<CellId<'_>> {
+        let Offer {
+            rates_per_s, seeds, ..
+        } = &self.offer;
+        let rounds = rates_per_s.len() * *seeds as usize;
+        let places = (self.rungs.len() / rounds.max(1)).max(1);
         let mut cells = Vec::new();
         let mut first = 0;
-        for &rate in &self.rates_per_s {
-            for seed in 0..self.seeds {
+        for &rate in rates_per_s {
+            for seed in 0..*seeds {
                 for i in 0..self.rungs.len() {
                     let step = &self.rungs[(first + i) % self.rungs.len()];
-                    cells.push(CellId {
-                        rung: step.rung.clone(),
-                        config: step.file.clone(),
-                        rate,
-                        seed,
-                    });
+                    cells.push(CellId { step, rate, seed });
                 }
-                first += 1;
+                first += places;
             }
         }
         cells
@@ -123,6 +205,7 @@ pub mod tests {
             rung: format!("r{i}"),
             file: format!("r{i}.toml").into(),
             config: String::new(),
+            settings: Vec::new(),
         };
         Plan {
             engine_fingerprint: Some("f".into()),
@@ -130,19 +213,22 @@ pub mod tests {
             machine: Value::Null,
             rungs: (0..rungs).map(step).collect(),
             settings: Vec::new(),
-            rates_per_s: rates.to_vec(),
-            seeds,
-            arrivals: 10,
-            mix: Mix::Short,
-            slo_ms: 1000,
-            timeout_s: 9.0,
-            percentile: 90.0,
+            offer: Offer {
+                rates_per_s: rates.to_vec(),
+                seeds,
+                arrivals: 10,
+                mix: Mix::Short,
+                slo_ms: Some(1000),
+                timeout_s: 9.0,
+                percentile: 90.0,
+            },
         }
     }
 
     #[test]
     fn rates_come_one_after_the_other_and_the_first_rung_rotates() {
-        let cells = plan(3, &[0.5, 2.0], 2).cells();
+        let plan = plan(3, &[0.5, 2.0], 2);
+        let cells = plan.cells();
         let names: Vec<String> = cells.iter().map(CellId::name).collect();
         assert_eq!(
             names,
@@ -154,17 +240,42 @@ pub mod tests {
     }
 
     #[test]
+    fn of_many_rungs_in_few_rounds_each_is_early_once_and_late_once() {
+        let plan = plan(9, &[1.0], 3);
+        let cells = plan.cells();
+        let third = |rung: &str, round: usize| {
+            let its = &cells[9 * round..9 * (round + 1)];
+            its.iter().position(|c| c.step.rung == rung).unwrap() / 3
+        };
+        for step in &plan.rungs {
+            let mut thirds = [0, 1, 2].map(|round| third(&step.rung, round));
+            thirds.sort_unstable();
+            assert_eq!(thirds, [0, 1, 2], "{}", step.rung);
+        }
+    }
+
+    #[test]
+    fn plans_of_before_there_were_variants_are_still_theirs() {
+        let old = serde_json::json!({
+            "engine_fingerprint": "f", "model_sha256": null, "machine": null,
+            "rungs": [{ "rung": "r0", "file": "r0.toml", "config": "" }],
+            "settings": [], "rates_per_s": [2.0], "seeds": 1, "arrivals": 10, "mix": "short",
+            "slo_ms": 1000, "timeout_s": 9.0, "percentile": 90.0,
+        });
+        let plan = plan(1, &[2.0], 1);
+        assert_eq!(serde_json::to_value(&plan).unwrap(), old);
+        assert_eq!(serde_json::from_value::<Plan>(old).unwrap(), plan);
+    }
+
+    #[test]
     fn a_folder_holds_one_sweep_and_says_what_differs() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("ladder");
         let first = plan(3, &[1.0], 2);
         first.settle(&folder).unwrap();
         first.settle(&folder).unwrap();
-        let other = Plan {
-            seeds: 3,
-            slo_ms: 900,
-            ..first.clone()
-        };
+        let mut other = first.clone();
+        (other.offer.seeds, other.offer.slo_ms) = (3, Some(900));
         let error = format!("{:#}", other.settle(&folder).unwrap_err());
         assert!(error.contains("other seeds, slo_ms"), "{error}");
         let changed = Plan {

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::LadderArgs;
 use super::drawn::{self, Drawn};
 use super::journal::{Attempt, Disagreement, Journal, Part};
 use super::plan::{CellId, Plan};
@@ -18,6 +17,7 @@ use crate::load::record::Record;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness::{self, Unsound};
 use crate::provenance;
+use crate::serving::Serving;
 
 /// A disturbed cell is run again so many times; what is then still disturbed is kept and flagged.
 const AGAIN: usize = 2;
@@ -25,7 +25,8 @@ const AGAIN: usize = 2;
 const BESIDE_S: f64 = 5.0;
 
 struct Sweep<'a> {
-    args: &'a LadderArgs,
+    serving: &'a Serving,
+    out: &'a Path,
     plan: &'a Plan,
     arrivals: Vec<Drawn>,
     journal: Journal,
@@ -34,18 +35,19 @@ struct Sweep<'a> {
 
 /// # Errors
 /// When a cell can't be run, or the sweep as a whole says nothing.
-pub fn run(args: &LadderArgs, plan: &Plan) -> Result<()> {
-    let arrivals = drawn::settle(plan, &args.out)?;
+pub fn run(serving: &Serving, out: &Path, plan: &Plan) -> Result<()> {
+    let arrivals = drawn::settle(plan, out)?;
     let cells = plan.cells();
     let (done, left): (Vec<&CellId>, Vec<&CellId>) =
-        cells.iter().partition(|cell| is_done(&args.out, cell));
-    let expected = |cell: &CellId| plan.arrivals as f64 / cell.rate + BESIDE_S;
+        cells.iter().partition(|cell| is_done(out, cell));
+    let expected = |cell: &CellId| plan.offer.arrivals as f64 / cell.rate + BESIDE_S;
     let left_s = left.iter().map(|cell| expected(cell)).sum();
     let mut sweep = Sweep {
-        args,
+        serving,
+        out,
         plan,
         arrivals,
-        journal: Journal::open(&args.out)?,
+        journal: Journal::open(out)?,
         progress: Progress::begin(cells.len(), done.len(), left_s)?,
     };
     if let (Some(anchor), false) = (done.last(), left.is_empty()) {
@@ -58,7 +60,7 @@ pub fn run(args: &LadderArgs, plan: &Plan) -> Result<()> {
     }
     let journal = sweep.journal;
     drop(sweep.progress);
-    conclude(&args.out, &cells, &journal)
+    conclude(out, &cells, &journal)
 }
 
 /// The metadata is written last, so where it is the cell is whole.
@@ -78,9 +80,9 @@ impl Sweep<'_> {
             let (records, meta, mut attempt) = self.attempt(cell, Part::Cell)?;
             let again = attempt.disturbed.is_some() && chances > 0;
             let to = if again {
-                aside(&self.args.out, "disturbed", cell)?
+                aside(self.out, "disturbed", cell)?
             } else {
-                file(&self.args.out, cell)
+                file(self.out, cell)
             };
             run::keep(&to, &records, &meta)?;
             let line = line(cell, &meta.summary, &attempt);
@@ -98,9 +100,9 @@ impl Sweep<'_> {
     fn repeat(&mut self, cell: &CellId) -> Result<()> {
         self.progress
             .cell(&format!("{} again, as an anchor", cell.name()));
-        let before = Meta::read(&file(&self.args.out, cell))?.summary;
+        let before = Meta::read(&file(self.out, cell))?.summary;
         let (records, meta, mut attempt) = self.attempt(cell, Part::Anchor)?;
-        run::keep(&aside(&self.args.out, "anchors", cell)?, &records, &meta)?;
+        run::keep(&aside(self.out, "anchors", cell)?, &records, &meta)?;
         let apart = Disagreement::of(&before, &meta.summary);
         self.progress
             .say(&format!("{} again, as an anchor: {apart}", cell.name()));
@@ -111,10 +113,10 @@ impl Sweep<'_> {
 
     fn attempt(&self, cell: &CellId, part: Part) -> Result<(Vec<Record>, Meta, Attempt)> {
         let clock = Instant::now();
+        let settings = [&cell.step.settings[..], &[song::door()]].concat();
         let daemon = self
-            .args
             .serving
-            .start(&cell.config, &[song::door()])
+            .start(&cell.step.file, &settings)
             .with_context(|| cell.name())?;
         // The first one is on a daemon that has computed nothing yet.
         song::sing(&daemon)?;
@@ -134,7 +136,7 @@ impl Sweep<'_> {
         let songs = [self.journal.songs(), vec![before_ms, after_ms]].concat();
         let attempt = Attempt {
             cell: cell.name(),
-            rung: cell.rung.clone(),
+            rung: cell.step.rung.clone(),
             part,
             finished: provenance::now(),
             took_s: clock.elapsed().as_secs_f64(),
@@ -149,14 +151,15 @@ impl Sweep<'_> {
     fn run(&self, cell: &CellId, url: &str) -> Result<RunArgs> {
         let mut run: RunArgs = all::given("run", &["--url", url])?;
         run.rate = Some(cell.rate);
-        run.requests = Some(self.plan.arrivals);
         run.seed = cell.seed;
-        run.mix = self.plan.mix;
-        run.slo_ms = Some(self.plan.slo_ms);
-        run.send_slo = true;
-        run.timeout_s = self.plan.timeout_s;
-        run.model_file = self.args.serving.model_file().map(Into::into);
-        run.limits.percentile = self.plan.percentile;
+        let offer = &self.plan.offer;
+        run.requests = Some(offer.arrivals);
+        run.mix = offer.mix;
+        run.slo_ms = offer.slo_ms;
+        run.send_slo = offer.slo_ms.is_some();
+        run.timeout_s = offer.timeout_s;
+        run.model_file = self.serving.model_file().map(Into::into);
+        run.limits.percentile = offer.percentile;
         // The lowest rates are there for the unloaded latencies; the sweep as a whole must load the server.
         run.limits.in_flight_min = 0.0;
         Ok(run)
@@ -174,16 +177,19 @@ fn aside(folder: &Path, kind: &str, cell: &CellId) -> Result<PathBuf> {
 
 fn line(cell: &CellId, s: &Summary, attempt: &Attempt) -> String {
     let seconds = |x: Option<f64>| x.map_or_else(|| "none".into(), |x| format!("{x:.2}"));
-    let goodput = s.slo.map_or(0.0, |slo| slo.goodput_per_s);
+    let goodput = s
+        .slo
+        .map(|slo| format!(", goodput {:.2}/s", slo.goodput_per_s));
     let disturbed = attempt.disturbed.as_ref();
     format!(
-        "{}: offered {:.2}/s, {} of {} completed, E2E p50 {} p99 {} s, goodput {goodput:.2}/s, canary {:.1} ms{}{}",
+        "{}: offered {:.2}/s, {} of {} completed, E2E p50 {} p99 {} s{}, canary {:.1} ms{}{}",
         cell.name(),
         s.offered_per_s,
         s.completed,
         s.measured,
         seconds(s.e2e.p50),
         seconds(s.e2e.p99),
+        goodput.unwrap_or_default(),
         attempt.weather.before_ms,
         if s.queue_grows { ", queue grows" } else { "" },
         disturbed.map_or_else(String::new, |why| format!(", DISTURBED: {why}")),
@@ -252,4 +258,4 @@ fn conclude(folder: &Path, cells: &[CellId], journal: &Journal) -> Result<()> {
 
 #[cfg(test)]
 #[path = "sweep_tests.rs"]
-mod tests;
+pub mod tests;

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::ladder;
+use crate::ladder::LadderArgs;
 use crate::load::parquet;
 use crate::twin::rung::Rung;
 
@@ -11,16 +12,6 @@ fn args(out: &Path) -> LadderArgs {
     let mut args: LadderArgs = all::given(
         "ladder",
         &[
-            "--set",
-            "model.backend=fake",
-            "--set",
-            "fake.step_us=200.0",
-            "--set",
-            "fake.prefill_token_us=5.0",
-            "--set",
-            "fake.decode_seq_us=50.0",
-            "--set",
-            "fake.length_log_mean=2.5",
             "--rates",
             "30,100",
             "--slo-ms",
@@ -40,21 +31,42 @@ fn args(out: &Path) -> LadderArgs {
         .map(Clone::clone)
         .to_vec();
     args.out = out.to_owned();
-    // The test's own binary is one folder below the daemon's.
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(Path::parent).unwrap();
-    args.serving.daemon = Some(folder.join("cadenced"));
+    args.serving = serving();
     args
 }
 
-/// All that a sweep may end with here: the machine that runs the tests may be slow.
+/// A daemon whose model computes nothing and costs little.
+pub fn serving() -> Serving {
+    let set = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    let settings = [
+        ("model.backend", "fake"),
+        ("fake.step_us", "200.0"),
+        ("fake.prefill_token_us", "5.0"),
+        ("fake.decode_seq_us", "50.0"),
+        ("fake.length_log_mean", "2.5"),
+    ];
+    // The test's own binary is one folder below the daemon's.
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(Path::parent).unwrap();
+    Serving {
+        model: "none.gguf".into(),
+        daemon: Some(folder.join("cadenced")),
+        settings: settings.map(set).to_vec(),
+    }
+}
+
 fn sweep(args: &LadderArgs) {
-    if let Err(error) = ladder::run(args) {
+    may_be_unsound(ladder::run(args));
+}
+
+/// All that a sweep may end with here: the machine that runs the tests may be slow.
+pub fn may_be_unsound(done: Result<()>) {
+    if let Err(error) = done {
         assert!(error.is::<soundness::MeasurementUnsound>(), "{error:#}");
     }
 }
 
-fn names(folder: &Path, ending: &str) -> Vec<String> {
+pub fn names(folder: &Path, ending: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();
     };

@@ -10,6 +10,7 @@ pub mod contrast;
 pub mod figures;
 mod goodput;
 pub mod joint;
+pub mod knobs;
 mod latency;
 mod metric;
 mod origin;
@@ -20,6 +21,7 @@ mod sensitivity;
 mod speed;
 mod tally;
 mod twin;
+mod verdict;
 mod worse;
 
 use std::path::{Path, PathBuf};
@@ -81,6 +83,8 @@ pub const TABLES: &[(&str, &str, Render)] = &[
         "What got worse by over 5% from one rung to the next",
         worse::table,
     ),
+    ("knobs", "One setting changed at a time", knobs::table),
+    ("verdicts", "Against the default", knobs::verdicts),
     ("figures", "Figures", figures::table),
     ("speed", "The generator itself", speed::table),
 ];

@@ -10,6 +10,7 @@ use cadenced::logic::conformal::policy::{Decision, Request, Verdict};
 use cadenced::logic::conformal::predictor::{Latency, Model};
 use cadenced::logic::conformal::snapshot::{LaneLoad, Snapshot};
 use cadenced::logic::request::{Lane, Outcome, RequestSpec};
+use cadenced::logic::scheduler::step::{RowResult, StepPlan};
 use cadenced::logic::time::Timestamp;
 use cadenced::logic::turn::engine::Engine;
 
@@ -135,17 +136,26 @@ impl Admission {
         let yielding = engine.turn.scheduler().of(Lane::BestEffort);
         let blocks: u32 = yielding.map(|s| s.lease.blocks).sum();
         self.yielding = f64::from(blocks) / f64::from(engine.pool.usage().blocks_total.max(1));
-        self.idle_since = engine.plan.is_empty().then_some(now);
+        self.idle_since = match engine.plan.promised_rows {
+            0 => self.idle_since.or(Some(now)),
+            _ => None,
+        };
     }
 
-    /// A step is done in which so many tokens were sampled.
+    /// A step is done, all of whose rows were of the promised lane and in which so many tokens were sampled.
     pub fn stepped(&mut self, seconds: f64, generated: u32) {
         self.meter.observe(seconds, generated);
+    }
+
+    /// A step is done.
+    pub fn completed(&mut self, plan: &StepPlan, results: &[RowResult], seconds: f64) {
+        plan.observe_promised(results, seconds, &mut self.meter);
     }
 }
 
 /// On which terms an admitted request runs: admission's own, for a decision at its arrival.
 pub fn agree(spec: &mut RequestSpec, decision: &Decision) {
+    spec.terms.work = decision.features.work_tokens();
     match (decision.verdict, decision.bound_ms) {
         (Verdict::BestEffort, _) => {
             spec.terms.lane = Lane::BestEffort;

@@ -249,11 +249,12 @@ impl Daemon {
             .turn
             .complete(&self.engine.plan, &self.results, deliver);
         assert!(done.is_ok(), "the plan in hand is the step in flight");
-        let sampled = |r: &&RowResult| matches!(r, RowResult::Sampled(_));
         // A step that only gives memory back says nothing of the pace.
         if !self.results.is_empty() {
-            let generated = self.results.iter().filter(sampled).count();
-            self.stepped(step_ps, generated as u32);
+            let seconds = self.took(step_ps);
+            if let Some(admission) = &mut self.admission {
+                admission.completed(&self.engine.plan, &self.results, seconds);
+            }
         }
         if !self.lane || self.interrupted || any_end || !self.engine.follow(&self.results) {
             return None;
@@ -266,10 +267,16 @@ impl Daemon {
         Some(Composition::of(&self.engine.plan))
     }
 
-    /// A step took so long, in which so many tokens were sampled.
-    fn stepped(&mut self, step_ps: u64, generated: u32) {
+    /// A step took so long; in seconds.
+    fn took(&mut self, step_ps: u64) -> f64 {
         let seconds = Duration::from_nanos(step_ps * 1000 / PS_PER_US).as_secs_f64();
         self.step_us = seconds * 1e6;
+        seconds
+    }
+
+    /// A step took so long, in which each sequence, none of them of the best-effort lane, has sampled a token.
+    fn stepped(&mut self, step_ps: u64, generated: u32) {
+        let seconds = self.took(step_ps);
         if let Some(admission) = &mut self.admission {
             admission.stepped(seconds, generated);
         }

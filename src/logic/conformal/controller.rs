@@ -3,16 +3,17 @@
 
 use super::artifact::Artifact;
 use super::calibration::{Alpha, TooFew};
-use super::features::{Features, extract};
+use super::features::{Feature, Features, extract};
 use super::history::History;
 use super::ledger::Ledger;
 use super::online::{Calibrator, CalibratorConfig, Point};
-use super::policy::{Decision, Mode, Request, Settings, Verdict};
+use super::policy::{Decision, Fallback, Mode, Request, Settings, Verdict};
 use super::predictor::{Estimate, Latency, Model, Row};
 use super::receipt::is_late;
 use super::snapshot::{AdmitContext, Pace, Snapshot};
 use super::support::Support;
 use super::tally::Tally;
+use crate::logic::scheduler::lane;
 
 /// Why there is no bound to promise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -115,8 +116,9 @@ impl Controller {
             let Some(rows) = self.history.fresh() else {
                 return;
             };
+            let lane = LaneDelay::of(&self.settings, self.idle);
             self.calibrator.recalibrate(rows.map(|row| {
-                let estimate = model.estimate(&row.features);
+                let estimate = lane.added(model.estimate(&row.features), &row.features);
                 Point::new(&row.features, estimate, row.latency)
             }));
         }
@@ -210,7 +212,7 @@ impl Controller {
         alpha: Alpha,
     ) -> Prediction {
         let features = extract(request, engine);
-        let estimate = self.model.as_ref().map(|m| m.estimate(&features));
+        let estimate = self.estimate(&features);
         let bound_ms = match &estimate {
             None => Err(NoBound::Unfitted),
             Some(estimate) => self.bound(&features, estimate, alpha),
@@ -220,6 +222,11 @@ impl Controller {
             estimate,
             bound_ms,
         }
+    }
+
+    fn estimate(&self, features: &Features) -> Option<Estimate> {
+        let estimate = self.model.as_ref()?.estimate(features);
+        Some(LaneDelay::of(&self.settings, self.idle).added(estimate, features))
     }
 
     /// What the bound would be on an engine with nothing to do, whether or not one was ever seen: traffic that never
@@ -250,7 +257,7 @@ impl Controller {
         let features = decision.features;
         self.history.push(Row { features, latency });
         // By the model in force: the decision's may have been another.
-        let Some(estimate) = self.model.as_ref().map(|m| m.estimate(&features)) else {
+        let Some(estimate) = self.estimate(&features) else {
             return;
         };
         // What was decided on before there was a model may have been what it was fitted on.
@@ -284,6 +291,36 @@ impl Controller {
         if late || !latency.is_censored() {
             self.calibrator
                 .judge(&decision.features, decision.alpha, !late);
+        }
+    }
+}
+
+/// What the best-effort lane may add to a latency. A model that was fitted without a lane can't know.
+struct LaneDelay {
+    always: bool,
+    factor: f64,
+    step_ms: f64,
+}
+
+impl LaneDelay {
+    /// With an idle engine's pace as given.
+    fn of(settings: &Settings, idle: Pace) -> Self {
+        Self {
+            always: settings.unfit == Fallback::BestEffort,
+            factor: 1.0 + settings.lane_slowdown,
+            step_ms: lane::STEPS * idle.step_ms,
+        }
+    }
+
+    /// The estimate with it, where there may be somebody in the lane.
+    fn added(&self, estimate: Estimate, features: &Features) -> Estimate {
+        if !self.always && features.get(Feature::BestEffortRunning) == 0.0 {
+            return estimate;
+        }
+        let with = |ms: f64| ms * self.factor + self.step_ms;
+        Estimate {
+            hi: with(estimate.hi),
+            lo: with(estimate.lo),
         }
     }
 }

@@ -20,6 +20,12 @@ impl Features {
         self.0[feature as usize]
     }
 
+    /// Tokens that may be computed for the request: what of its prompt is not cached, and its cap.
+    #[must_use]
+    pub fn work_tokens(&self) -> u32 {
+        (self.get(Feature::NewPrefillTokens) + self.get(Feature::MaxTokens)) as u32
+    }
+
     /// Requests with a promise that wait or run: the load by which classes are formed.
     #[must_use]
     pub fn load(&self) -> u32 {

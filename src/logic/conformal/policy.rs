@@ -50,6 +50,8 @@ pub struct Settings {
     pub explore_seed: u32,
     /// For a bound that exceeds the budget, and for a state in which nothing was calibrated.
     pub unfit: Fallback,
+    /// By which share of their length the best-effort lane may make steps longer.
+    pub lane_slowdown: f64,
     /// How far beyond the calibrated range of a feature still counts as within, in widths of the range.
     pub support_margin: f32,
     /// The longest `Retry-After`, in seconds.
@@ -69,6 +71,7 @@ impl Settings {
             explore_every: 25,
             explore_seed: 0,
             unfit: Fallback::Refuse,
+            lane_slowdown: 0.05,
             support_margin: 0.1,
             retry_cap_s: 60,
             training_rows: 500,

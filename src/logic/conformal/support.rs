@@ -3,9 +3,8 @@
 //! A feature's range runs between its `DEPTH`-th smallest and `DEPTH`-th largest value, plus a margin, so
 //! that one odd request doesn't open a whole regime. It only grows; idle traffic never reaches a busy state.
 //!
-//! The best-effort lane's load takes no state out of the support: the lane yields before it breaks a promise, and
-//! what it costs shows in the engine's pace, which is looked at. Else a lane that fills once would take away all
-//! promises, send everybody into the lane, and keep it full.
+//! The best-effort lane's load takes no state out of the support: what it can cost is bounded, and in the estimate. Else
+//! a lane that fills once would take away all promises, send everybody into the lane, and keep it full.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,6 +4,7 @@
 //! Planning a step and taking its results in are O(running sequences) and allocate nothing once the buffers
 //! have grown.
 
+pub mod cost;
 pub mod invariants;
 pub mod lane;
 mod plan;
@@ -17,17 +18,19 @@ use super::request::{FinishReason, Lane, Outcome, RequestSpec};
 use super::time::Timestamp;
 use super::wait_queue::TakeRule;
 use crate::ids::{RequestId, SeqId, StepId, TokenId};
-use lane::{Allowance, Pace};
-use policy::Policy;
+use lane::{Allowance, LaneKeeper, Loads};
+use policy::{Policy, StepOrder};
 use step::{MemoryOp, RowResult, StepPlan};
 
-/// Bounds of one step, in tokens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Bounds of one step.
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StepLimits {
     /// Prompt tokens in a step; it bounds how long a newcomer may hold up those that run.
     pub prefill_budget: u32,
     /// Tokens in a step altogether, as the model's batch has room for.
     pub n_batch: u32,
+    /// By which share of their length steps may get longer, on average, for what the best-effort lane computes in them.
+    pub lane_slowdown: f64,
 }
 
 /// A request that runs. `P` is what travels with it.
@@ -94,11 +97,11 @@ pub struct Scheduler<P> {
     ops: Vec<MemoryOp>,
     last_step: StepId,
     in_flight: bool,
-    pace: Pace,
+    lane: LaneKeeper,
     /// What the last step took.
     step_us: f64,
-    /// Rows of the step that was done since the pace was looked at.
-    done: Option<usize>,
+    /// What the step computed that was done since the pace was looked at.
+    done: Option<Loads>,
     allowance: Allowance,
 }
 
@@ -113,7 +116,7 @@ impl<P> Scheduler<P> {
             ops: Vec::new(),
             last_step: StepId::default(),
             in_flight: false,
-            pace: Pace::default(),
+            lane: LaneKeeper::new(limits.lane_slowdown),
             step_us: 0.0,
             done: None,
             allowance: Allowance::ALL,
@@ -127,10 +130,9 @@ impl<P> Scheduler<P> {
         let yielding = self.running.iter().filter(|s| s.spec.yields()).count();
         let promised = self.running.len() - yielding;
         let seats = self.policy.seats(promised + spoken_for);
-        let free = self.policy.seats(self.running.len() + spoken_for);
         (seats > 0).then(|| TakeRule {
             seats,
-            free: free.min(self.allowance.rows.saturating_sub(yielding)),
+            free: self.policy.seats(self.running.len() + spoken_for),
             fill: self.policy.fill(),
         })
     }
@@ -145,27 +147,38 @@ impl<P> Scheduler<P> {
     /// what the best-effort lane may do, and ends who is to be given up.
     pub fn look(&mut self, now: Timestamp, step_us: f64) {
         self.step_us = step_us;
-        if let Some(rows) = self.done.take() {
-            self.pace.observe_step(step_us, rows);
+        if let Some(loads) = self.done.take() {
+            self.lane.observe_step(loads, step_us);
         }
         for s in &mut self.running {
             if s.ended.is_none() {
                 s.ended = s.spec.given_up(now, s.num_generated);
             }
         }
-        self.weigh(now);
+        self.weigh();
     }
 
     /// Decides what the best-effort lane may do in the next step. To be asked again before [`Self::growth`] when
-    /// somebody has left: whom it made room for may be gone.
-    pub fn weigh(&mut self, now: Timestamp) {
-        self.allowance = self.pace.allowance(&self.running, now);
+    /// somebody has left or joined.
+    pub fn weigh(&mut self) {
+        let alone = self.of(Lane::Promised).all(|s| s.ended.is_some());
+        self.allowance = self.lane.allowance(alone, self.lane_decodes());
+    }
+
+    /// Requests of the best-effort lane that decode next, if they may.
+    fn lane_decodes(&self) -> usize {
+        let lane = self.of(Lane::BestEffort).filter(|s| s.ended.is_none());
+        let prompts_alone = self.policy.order() == StepOrder::PrefillFirst;
+        if prompts_alone && lane.clone().any(Sequence::prefilling) {
+            return 0;
+        }
+        lane.filter(|s| !s.prefilling()).count()
     }
 
     /// Running requests of which more was promised, or wanted, than is expected to be kept.
     #[must_use]
     pub fn late(&self, now: Timestamp) -> usize {
-        self.pace.late(&self.running, now)
+        self.lane.late(&self.running, now)
     }
 
     /// Lets a request run.
@@ -199,12 +212,17 @@ impl<P> Scheduler<P> {
     /// block since they last heard of it. The best-effort lane comes last.
     pub fn growth(&self, demands: &mut Vec<Growth>) {
         demands.clear();
-        // Who has ended writes no more, but others may share what it has computed.
-        let ended = self.running.iter().filter(|s| s.ended.is_some());
-        let members = Lane::ALL.into_iter().flat_map(|lane| self.members(lane));
-        let go_on = members.map(|(_, s)| s).filter(|s| s.ended.is_none());
-        for s in ended.chain(go_on) {
-            let writes = !s.prefilling() && s.ended.is_none();
+        // Who has ended or pauses writes no more, but others may share what it has computed.
+        let goes_on = |s: &&Sequence<P>| s.ended.is_none();
+        let ended = self.running.iter().filter(|s| !goes_on(s));
+        let lanes = Lane::ALL.map(|lane| self.of(lane).filter(goes_on));
+        let mut decodes = self.allowance.decodes;
+        for s in ended.chain(lanes.into_iter().flatten()) {
+            let mut writes = goes_on(&s) && !s.prefilling();
+            if writes && s.spec.yields() {
+                writes = decodes > 0;
+                decodes = decodes.saturating_sub(1);
+            }
             let tokens = s.num_computed + u32::from(writes);
             if tokens > s.lease.capacity() || tokens / BLOCK_TOKENS > s.booked / BLOCK_TOKENS {
                 let seq = s.lease.seq;
@@ -244,7 +262,7 @@ impl<P> Scheduler<P> {
                 Some(outcome) => {
                     let s = &self.running[i];
                     if let Outcome::Finished(FinishReason::Stop | FinishReason::Length) = outcome {
-                        self.pace.observe_reply(&s.spec, s.num_generated);
+                        self.lane.observe_reply(&s.spec, s.num_generated);
                     }
                     // `remove`, not `swap_remove`: the order of the running set is the order of admission.
                     left.push((self.running.remove(i), outcome));
@@ -282,7 +300,7 @@ impl<P> Scheduler<P> {
         }
         self.in_flight = false;
         // A step that only gives memory back says nothing of the pace.
-        self.done = Some(plan.rows.len()).filter(|rows| *rows > 0);
+        self.done = (!plan.rows.is_empty()).then(|| plan.loads());
         for (row, result) in plan.rows.iter().zip(results) {
             // The running set only grows while a step is in flight, so the place still is the request's.
             let s = &mut self.running[row.index];
@@ -351,7 +369,7 @@ impl<P> Scheduler<P> {
     }
 
     /// What runs of a lane.
-    pub fn of(&self, lane: Lane) -> impl Iterator<Item = &Sequence<P>> {
+    pub fn of(&self, lane: Lane) -> impl Iterator<Item = &Sequence<P>> + Clone {
         let running = self.running.iter();
         running.filter(move |s| s.spec.terms.lane == lane)
     }

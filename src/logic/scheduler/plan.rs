@@ -13,14 +13,20 @@ impl<P> Scheduler<P> {
         &self,
         lane: Lane,
     ) -> impl Iterator<Item = (usize, &Sequence<P>)> + Clone {
-        let rows = match lane {
+        let mut decodes = match lane {
             Lane::Promised => usize::MAX,
-            Lane::BestEffort => self.allowance.rows,
+            Lane::BestEffort => self.allowance.decodes,
         };
         let running = self.running.iter().enumerate();
-        running
-            .filter(move |(_, s)| s.spec.terms.lane == lane)
-            .take(rows)
+        running.filter(move |(_, s)| {
+            let is_in = s.spec.terms.lane == lane;
+            if is_in && !s.prefilling() {
+                let may = decodes > 0;
+                decodes = decodes.saturating_sub(1);
+                return may;
+            }
+            is_in
+        })
     }
 
     /// Fills `plan` with the next step and freezes it. An empty plan is no step.
@@ -30,10 +36,14 @@ impl<P> Scheduler<P> {
         plan.ops.clear();
         plan.ops.append(&mut self.ops);
         let mut budget = self.limits.prefill_budget;
-        if self.plan_lane(Lane::Promised, &mut budget, plan) {
-            budget = budget.min(self.allowance.prefill_tokens);
+        let goes_on = self.plan_lane(Lane::Promised, &mut budget, plan);
+        plan.promised_rows = plan.rows.len();
+        if goes_on {
+            budget = budget.min(self.allowance.prompt_tokens);
             self.plan_lane(Lane::BestEffort, &mut budget, plan);
         }
+        let loads = plan.loads();
+        plan.promised_share = self.lane.cost.share(loads.promised, loads.best_effort);
         if !plan.is_empty() {
             self.last_step = self.last_step.next();
             self.in_flight = true;

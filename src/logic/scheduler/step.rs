@@ -1,14 +1,21 @@
 //! One step as data: what the model shall do, and what came of it.
 
+use super::cost::Load;
+use super::lane::Loads;
 use crate::ids::{RequestId, SeqId, StepId, TokenId};
+use crate::logic::conformal::pace::PaceMeter;
 
 /// A frozen plan. The engine executes it as a whole, the operations on memory first and in their order.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct StepPlan {
     pub id: StepId,
     pub ops: Vec<MemoryOp>,
     /// At most one row for each sequence.
     pub rows: Vec<RowPlan>,
+    /// The first so many rows are not of the best-effort lane ...
+    pub promised_rows: usize,
+    /// ... and alone would take about this share of the step's time.
+    pub promised_share: f64,
     /// So many steps of the same rows may follow without another plan, see [`Self::follow`].
     pub ahead: u32,
 }
@@ -30,6 +37,8 @@ impl StepPlan {
         next.id = self.id.next();
         next.ops.clear();
         next.rows.clear();
+        next.promised_rows = self.promised_rows;
+        next.promised_share = self.promised_share;
         next.ahead = ahead;
         for (row, result) in self.rows.iter().zip(results) {
             let (Some(index), RowResult::Sampled(token)) = (row.work.samples(), *result) else {
@@ -51,6 +60,39 @@ impl StepPlan {
             MemoryOp::Remove { seq, from: 0 } => Some(*seq),
             _ => None,
         })
+    }
+
+    /// What is computed, by lane.
+    #[must_use]
+    pub fn loads(&self) -> Loads {
+        let of = |rows: &[RowPlan]| {
+            rows.iter()
+                .fold(Load::default(), |load, row| match row.work {
+                    Work::Decode { .. } => Load {
+                        decodes: load.decodes + 1,
+                        ..load
+                    },
+                    Work::Prefill { len, .. } => Load {
+                        prompt_tokens: load.prompt_tokens + len,
+                        ..load
+                    },
+                })
+        };
+        let (promised, best_effort) = self.rows.split_at(self.promised_rows);
+        Loads {
+            promised: of(promised),
+            best_effort: of(best_effort),
+        }
+    }
+
+    /// Takes the step into the pace that there would be without the best-effort lane.
+    pub fn observe_promised(&self, results: &[RowResult], seconds: f64, pace: &mut PaceMeter) {
+        if self.promised_rows > 0 {
+            let sampled = |r: &&RowResult| matches!(r, RowResult::Sampled(_));
+            let promised = results.iter().take(self.promised_rows);
+            let sampled = promised.filter(sampled).count();
+            pace.observe(self.promised_share * seconds, sampled as u32);
+        }
     }
 
     /// Tokens that go through the model.

@@ -281,6 +281,7 @@ fn who_leaves_within_a_turn_is_gone_at_its_end() {
                 StepLimits {
                     prefill_budget: 5,
                     n_batch: 9,
+                    lane_slowdown: 0.05,
                 },
             ),
             caching,

@@ -95,6 +95,7 @@ impl World {
                         StepLimits {
                             prefill_budget: 5,
                             n_batch: 9,
+                            lane_slowdown: 0.1,
                         },
                     ),
                     caching,
@@ -184,7 +185,9 @@ impl World {
         let undisturbed = !turn.is_due() && (queue.is_empty() || !turn.has_room());
         let expected = self.expected.take().filter(|_| undisturbed);
         let mut ended = Vec::new();
-        self.engine.turn(self.now, 1.0, |spec, outcome, talk| {
+        // A token takes a microsecond.
+        let step_us = self.engine.plan.tokens().max(1).into();
+        self.engine.turn(self.now, step_us, |spec, outcome, talk| {
             ended.push((spec.id, outcome, talk.generated));
         });
         for (id, outcome, said) in ended {
@@ -303,6 +306,12 @@ impl World {
             self.finish(None);
         }
         ran
+    }
+
+    /// Whether a running request has some of its prompt to compute.
+    pub fn prefills(&self, id: RequestId) -> bool {
+        let mut running = self.engine.turn.scheduler().running().iter();
+        running.any(|s| s.spec.id == id && s.prefilling())
     }
 
     pub fn run_dry(&mut self) {

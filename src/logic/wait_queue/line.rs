@@ -6,8 +6,8 @@ use crate::ids::RequestId;
 use crate::logic::request::RequestSpec;
 use crate::logic::time::Timestamp;
 
-/// Position in a line: (not preempted, deadline or zero, arrival, id); the id makes it unique.
-pub(super) type Key = (bool, Timestamp, Timestamp, RequestId);
+/// Position in a line: (goes behind, what its class is ordered by, arrival, id); the id makes it unique.
+pub(super) type Key = (bool, u64, Timestamp, RequestId);
 
 /// See the module's text.
 #[derive(Debug)]

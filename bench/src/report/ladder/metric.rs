@@ -37,9 +37,27 @@ pub const E2E_P99: Metric = Metric {
     is_bound: |s| s.e2e.is_bound(P99),
     less_is_worse: false,
 };
+pub const FRAME_GAP_P50: Metric = Metric {
+    name: "frame gap p50, ms",
+    get: |s| s.frame_gap.p50.map(|v| v * 1e3),
+    is_bound: |_| false,
+    less_is_worse: false,
+};
 pub const FRAME_GAP_P99: Metric = Metric {
     name: "frame gap p99, ms",
     get: |s| s.frame_gap.p99.map(|v| v * 1e3),
+    is_bound: |_| false,
+    less_is_worse: false,
+};
+pub const FRAME_GAP_P999: Metric = Metric {
+    name: "frame gap p99.9, ms",
+    get: |s| s.frame_gap.p999.map(|v| v * 1e3),
+    is_bound: |_| false,
+    less_is_worse: false,
+};
+pub const FRAME_GAP_MAX: Metric = Metric {
+    name: "frame gap maximum, ms",
+    get: |s| s.frame_gap.max.map(|v| v * 1e3),
     is_bound: |_| false,
     less_is_worse: false,
 };
