@@ -19,6 +19,12 @@ use crate::provenance::Provenance;
 
 const CHAT: &str = "/v1/chat/completions";
 const QUOTE: &str = "/v1/admission/quote";
+/// The first that the calibration knows the length of: one that was made of longer prompts promises short ones nothing.
+const QUESTIONS: [&str; 3] = [
+    "What is the capital of France?",
+    "What is the capital of France, and which river flows through it?",
+    "What is the capital of France, which river flows through it, and what is it known for besides its tower and food?",
+];
 /// Streams that are added, one by one, until the request does not fit.
 const STREAMS_MAX: usize = 32;
 /// For each to begin.
@@ -71,47 +77,46 @@ pub fn run(args: &ExchangesArgs) -> Result<()> {
         }
     };
     provenance.effective = Some(daemon.effective()?);
-    let slo_ms = slo_ms(&daemon)?;
-    let receipt = Exchange::of(&daemon, "receipt", CHAT, &asked(slo_ms, true))?;
+    let body = promisable(&daemon)?;
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let receipt = Exchange::of(&daemon, "receipt", CHAT, &streamed)?;
     ensure!(
         receipt.is("promised") && receipt.answer.contains("data: [DONE]"),
         "no promise on an idle engine: {}",
         receipt.answer
     );
-    let [refusal, quote] = overloaded(&daemon, slo_ms)?;
+    let [refusal, quote] = overloaded(&daemon, &body)?;
     provenance.write(&args.out, &[refusal, quote, receipt])
 }
 
-fn asked(slo_ms: u64, stream: bool) -> Value {
-    let mut body = json!({
-        "messages": [{ "role": "user", "content": "What is the capital of France?" }],
-        "max_tokens": 32,
-        "slo": { "e2e_ms": slo_ms },
-    });
-    if stream {
-        body["stream"] = true.into();
+/// A request that an idle daemon can promise, with a fifth of the bound to spare, in tenths of a second.
+fn promisable(daemon: &Daemon) -> Result<Value> {
+    let mut quoted = Value::Null;
+    for question in QUESTIONS {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": question }],
+            "max_tokens": 32,
+        });
+        let quote = Exchange::of(daemon, "", QUOTE, &body)?;
+        let (_, answer) = quote.answer.split_once("\r\n\r\n").context("no answer")?;
+        quoted = serde_json::from_str(answer)?;
+        if let Some(bound_ms) = quoted["bound_ms"].as_f64() {
+            let tenths = (bound_ms * 1.2 / 100.0).ceil() as u64;
+            body["slo"] = json!({ "e2e_ms": 100 * tenths });
+            return Ok(body);
+        }
     }
-    body
-}
-
-/// An SLO that an idle daemon can promise, with a fifth to spare, in tenths of a second.
-fn slo_ms(daemon: &Daemon) -> Result<u64> {
-    let quote = Exchange::of(daemon, "", QUOTE, &asked(600_000, false))?;
-    let (_, body) = quote.answer.split_once("\r\n\r\n").context("no answer")?;
-    let quoted: Value = serde_json::from_str(body)?;
-    let bound_ms = quoted["bound_ms"].as_f64();
-    let bound_ms = bound_ms.with_context(|| format!("nothing can be promised: {quoted}"))?;
-    Ok((bound_ms * 1.2 / 100.0).ceil() as u64 * 100)
+    bail!("nothing can be promised: {quoted}")
 }
 
 /// The refusal, and the quote right after it.
-fn overloaded(daemon: &Daemon, slo_ms: u64) -> Result<[Exchange; 2]> {
-    let body = asked(slo_ms, false);
+fn overloaded(daemon: &Daemon, body: &Value) -> Result<[Exchange; 2]> {
     let mut streams = Vec::new();
     for i in 0..STREAMS_MAX {
         streams.push(occupy(daemon, i)?);
         std::thread::sleep(SETTLE);
-        let ask = |name, path| Exchange::of(daemon, name, path, &body);
+        let ask = |name, path| Exchange::of(daemon, name, path, body);
         // One in so many that would be refused runs all the same: then once more, with one more stream.
         if ask("quote", QUOTE)?.is("overloaded") {
             let both = [ask("refusal", CHAT)?, ask("quote", QUOTE)?];
