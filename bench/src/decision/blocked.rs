@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::cost::Refused;
 use crate::client::{self, Recording};
 use crate::daemon::{self, Daemon};
+use crate::load::http1::ResponseReader;
 
 /// A prompt with this text stalls.
 pub const MARKER: &str = "block here";
@@ -105,48 +106,55 @@ fn probe_body(daemon: &Daemon) -> Result<String> {
         "temperature": 0,
         "stream": true,
     });
-    let text = post("/v1/admission/quote", &body.to_string());
+    let text = post(
+        "/v1/admission/quote",
+        "connection: close\r\n",
+        &body.to_string(),
+    );
     let (status, quoted) = daemon::request(daemon.addr, &text)?;
     let quoted: Value = serde_json::from_str(&quoted)?;
     let bound_ms = quoted["bound_ms"].as_f64();
     let bound_ms = bound_ms.with_context(|| format!("no bound but {status} {quoted}"))?;
     body["slo"] = json!({ "e2e_ms": (bound_ms * 1.1).ceil() as u64 });
-    Ok(post("/v1/chat/completions", &body.to_string()))
+    Ok(post("/v1/chat/completions", "", &body.to_string()))
 }
 
-fn post(path: &str, body: &str) -> String {
+fn post(path: &str, header: &str, body: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: x\r\n{header}content-type: application/json\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     )
 }
 
-/// Asks on a connection of its own. A refusal is read to its end, which is timed; from anything else it turns away.
+/// Asks on a connection of its own. A refusal is read to its last byte, which is timed; from anything else it turns away.
 fn probe(addr: SocketAddr, request: &str) -> Result<Probe> {
     let sent = Instant::now();
     let mut stream = TcpStream::connect(addr)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(request.as_bytes())?;
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-    loop {
+    let (mut reader, mut body, mut buffer) = (ResponseReader::default(), Vec::new(), [0; 4096]);
+    let status = loop {
         let n = stream.read(&mut buffer)?;
-        bytes.extend_from_slice(&buffer[..n]);
-        if n == 0 || bytes.starts_with(b"HTTP/1.1 200") {
-            break;
+        ensure!(n > 0, "a refusal was cut off");
+        reader.feed(&buffer[..n], |_, bytes| body.extend_from_slice(bytes))?;
+        match reader.head().map(|head| head.status) {
+            Some(status) if status == 200 || reader.is_done() => break status,
+            _ => {}
         }
-    }
+    };
     let answered = Instant::now();
-    let text = String::from_utf8_lossy(&bytes);
-    let status = text.split_whitespace().nth(1).and_then(|s| s.parse().ok());
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let code = serde_json::from_str(body).map(|error: Value| error["error"]["code"].clone());
+    // Of what it turned away from there is no more than a beginning.
+    let error: Value = serde_json::from_slice(&body).unwrap_or_default();
     Ok(Probe {
         sent,
         answered,
-        status: status.context("no response")?,
-        code: code.map_or_else(|_| String::new(), |c| c.as_str().unwrap_or("").to_owned()),
+        status,
+        code: error["error"]["code"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
     })
 }
 
