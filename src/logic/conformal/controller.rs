@@ -3,17 +3,17 @@
 
 use super::artifact::Artifact;
 use super::calibration::{Alpha, TooFew};
-use super::features::{Feature, Features, extract};
+use super::features::{Features, extract};
 use super::history::History;
+use super::lane_delay::LaneDelay;
 use super::ledger::Ledger;
 use super::online::{Calibrator, CalibratorConfig, Point};
-use super::policy::{Decision, Fallback, Mode, Request, Settings, Verdict};
+use super::policy::{Decision, Mode, Request, Settings, Verdict};
 use super::predictor::{Estimate, Latency, Model, Row};
 use super::receipt::is_late;
 use super::snapshot::{AdmitContext, Pace, Snapshot};
 use super::support::Support;
 use super::tally::Tally;
-use crate::logic::scheduler::lane;
 
 /// Why there is no bound to promise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -291,36 +291,6 @@ impl Controller {
         if late || !latency.is_censored() {
             self.calibrator
                 .judge(&decision.features, decision.alpha, !late);
-        }
-    }
-}
-
-/// What the best-effort lane may add to a latency. A model that was fitted without a lane can't know.
-struct LaneDelay {
-    always: bool,
-    factor: f64,
-    step_ms: f64,
-}
-
-impl LaneDelay {
-    /// With an idle engine's pace as given.
-    fn of(settings: &Settings, idle: Pace) -> Self {
-        Self {
-            always: settings.unfit == Fallback::BestEffort,
-            factor: 1.0 + settings.lane_slowdown,
-            step_ms: lane::STEPS * idle.step_ms,
-        }
-    }
-
-    /// The estimate with it, where there may be somebody in the lane.
-    fn added(&self, estimate: Estimate, features: &Features) -> Estimate {
-        if !self.always && features.get(Feature::BestEffortRunning) == 0.0 {
-            return estimate;
-        }
-        let with = |ms: f64| ms * self.factor + self.step_ms;
-        Estimate {
-            hi: with(estimate.hi),
-            lo: with(estimate.lo),
         }
     }
 }

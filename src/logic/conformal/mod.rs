@@ -39,6 +39,7 @@ pub mod features;
 pub mod forest;
 pub mod histogram;
 mod history;
+mod lane_delay;
 pub mod ledger;
 pub mod offer;
 pub mod online;

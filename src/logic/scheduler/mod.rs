@@ -19,6 +19,7 @@ use super::time::Timestamp;
 use super::wait_queue::TakeRule;
 use crate::ids::{RequestId, SeqId, StepId, TokenId};
 use lane::{Allowance, LaneKeeper, Loads};
+use plan::May;
 use policy::{Policy, StepOrder};
 use step::{MemoryOp, RowResult, StepPlan};
 
@@ -213,16 +214,11 @@ impl<P> Scheduler<P> {
     pub fn growth(&self, demands: &mut Vec<Growth>) {
         demands.clear();
         // Who has ended or pauses writes no more, but others may share what it has computed.
-        let goes_on = |s: &&Sequence<P>| s.ended.is_none();
-        let ended = self.running.iter().filter(|s| !goes_on(s));
-        let lanes = Lane::ALL.map(|lane| self.of(lane).filter(goes_on));
-        let mut decodes = self.allowance.decodes;
-        for s in ended.chain(lanes.into_iter().flatten()) {
-            let mut writes = goes_on(&s) && !s.prefilling();
-            if writes && s.spec.yields() {
-                writes = decodes > 0;
-                decodes = decodes.saturating_sub(1);
-            }
+        let ended = self.running.iter().filter(|s| s.ended.is_some());
+        let members = Lane::ALL.into_iter().flat_map(|lane| self.members(lane));
+        let go_on = members.filter(|(_, s, _)| s.ended.is_none());
+        let go_on = go_on.map(|(_, s, may)| (s, may == May::Decode));
+        for (s, writes) in ended.map(|s| (s, false)).chain(go_on) {
             let tokens = s.num_computed + u32::from(writes);
             if tokens > s.lease.capacity() || tokens / BLOCK_TOKENS > s.booked / BLOCK_TOKENS {
                 let seq = s.lease.seq;

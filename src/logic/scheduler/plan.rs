@@ -7,25 +7,33 @@ use crate::logic::kv::BLOCK_TOKENS;
 use crate::logic::request::Lane;
 use crate::logic::time::Timestamp;
 
+/// What a running request may do in a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum May {
+    Prefill,
+    Decode,
+    Pause,
+}
+
 impl<P> Scheduler<P> {
-    /// Those of a lane that may have a row in the next step, with their places in the running set.
-    pub(super) fn members(
-        &self,
-        lane: Lane,
-    ) -> impl Iterator<Item = (usize, &Sequence<P>)> + Clone {
+    /// Those of a lane, with their places in the running set and what they may do in the next step.
+    pub(super) fn members(&self, lane: Lane) -> impl Iterator<Item = (usize, &Sequence<P>, May)> {
         let mut decodes = match lane {
             Lane::Promised => usize::MAX,
             Lane::BestEffort => self.allowance.decodes,
         };
         let running = self.running.iter().enumerate();
-        running.filter(move |(_, s)| {
-            let is_in = s.spec.terms.lane == lane;
-            if is_in && !s.prefilling() {
-                let may = decodes > 0;
-                decodes = decodes.saturating_sub(1);
-                return may;
-            }
-            is_in
+        let of_lane = running.filter(move |(_, s)| s.spec.terms.lane == lane);
+        of_lane.map(move |(index, s)| {
+            let may = if s.prefilling() {
+                May::Prefill
+            } else if decodes == 0 {
+                May::Pause
+            } else {
+                decodes -= 1;
+                May::Decode
+            };
+            (index, s, may)
         })
     }
 
@@ -42,8 +50,13 @@ impl<P> Scheduler<P> {
             budget = budget.min(self.allowance.prompt_tokens);
             self.plan_lane(Lane::BestEffort, &mut budget, plan);
         }
-        let loads = plan.loads();
-        plan.promised_share = self.lane.cost.share(loads.promised, loads.best_effort);
+        plan.promised_share = match plan.promised_rows == plan.rows.len() {
+            true => 1.0,
+            false => {
+                let loads = plan.loads();
+                self.lane.cost.share(loads.promised, loads.best_effort)
+            }
+        };
         if !plan.is_empty() {
             self.last_step = self.last_step.next();
             self.in_flight = true;
@@ -77,7 +90,7 @@ impl<P> Scheduler<P> {
 
     /// Adds a lane's rows. False if nothing may be computed beside them.
     fn plan_lane(&self, lane: Lane, budget: &mut u32, plan: &mut StepPlan) -> bool {
-        let prefill_due = self.members(lane).any(|(_, s)| s.prefilling());
+        let prefill_due = self.members(lane).any(|(.., may)| may == May::Prefill);
         let alone = prefill_due && self.policy.order() == StepOrder::PrefillFirst;
         if !alone {
             self.plan_decodes(lane, plan);
@@ -90,8 +103,8 @@ impl<P> Scheduler<P> {
 
     fn plan_decodes(&self, lane: Lane, plan: &mut StepPlan) {
         let room = self.limits.n_batch.saturating_sub(plan.tokens()) as usize;
-        let decode = |(index, s): (usize, &Sequence<P>)| {
-            let token = s.last_token.filter(|_| !s.prefilling())?;
+        let decode = |(index, s, may): (usize, &Sequence<P>, May)| {
+            let token = s.last_token.filter(|_| may == May::Decode)?;
             let work = Work::Decode {
                 position: s.num_computed,
                 token,
@@ -106,7 +119,10 @@ impl<P> Scheduler<P> {
     /// Chunks in order of admission, so that a long prompt advances under a flood of short ones.
     fn plan_prefills(&self, lane: Lane, budget: &mut u32, plan: &mut StepPlan) {
         *budget = (*budget).min(self.limits.n_batch.saturating_sub(plan.tokens()));
-        for (index, s) in self.members(lane).filter(|(_, s)| s.prefilling()) {
+        for (index, s, may) in self.members(lane) {
+            if may != May::Prefill {
+                continue;
+            }
             if *budget == 0 {
                 break;
             }
