@@ -97,7 +97,7 @@ impl Refusals {
         let quantiles = repeats
             .iter()
             .map(|r| Quantiles::of(r.borrow().ms.iter().copied()));
-        let quantiles: Vec<Quantiles> = quantiles.filter(|q| q.n > 0).collect();
+        let quantiles: Vec<Quantiles> = quantiles.collect();
         let of = |f: &dyn Fn(&Quantiles) -> Option<f64>| {
             Spread::of(&quantiles.iter().filter_map(f).collect::<Vec<_>>())
         };

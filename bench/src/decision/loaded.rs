@@ -94,16 +94,16 @@ mod tests {
 
     #[test]
     fn a_refusal_counts_from_when_its_client_took_it_up() {
-        let record = |status| Record {
+        let record = |status: u16, finish_us| Record {
             intended_us: 1000,
             dispatched_us: Some(3000),
             sent_us: Some(3500),
-            finish_us: 5000,
+            finish_us,
             status: Some(status),
             code: Some("slo_overloaded".into()),
             ..Record::default()
         };
-        let all = refused(&[record(503), record(422), record(200)]);
+        let all = refused(&[record(503, 5000), record(422, 6000), record(200, 7000)]);
         assert_eq!(all.ms, [2.0]);
         assert_eq!(all.codes, [("slo_overloaded".into(), 1)].into());
     }
