@@ -12,6 +12,7 @@ use crate::logic::conformal::calibration::Alpha;
 use crate::logic::conformal::policy::{Fallback, Verdict};
 use crate::logic::conformal::receipt::{Answer, Receipt};
 use crate::logic::output::TextAssembler;
+use crate::logic::prefix::Beginnings;
 use crate::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
 use crate::logic::turn::Payload;
@@ -52,6 +53,7 @@ pub struct Admitted {
     pub wish: Wish,
     /// When it was decided.
     pub at: Timestamp,
+    pub beginnings: Beginnings,
     /// Prompt tokens that were to be computed then.
     pub prefill_tokens: u32,
     /// Whether the client hears of it.

@@ -15,7 +15,7 @@ use crate::logic::conformal::policy::Fallback;
 use crate::logic::conformal::predictor::Model;
 use crate::logic::conformal::receipt::{Answer, Refusal};
 use crate::logic::conformal::snapshot::{LaneLoad, Pace};
-use crate::logic::prefix::{Match, NodeHandle};
+use crate::logic::prefix::{Beginnings, Match, NodeHandle};
 use crate::logic::request::{Outcome, RequestSpec};
 use crate::logic::scheduler::step::{RowResult, StepPlan};
 use crate::logic::time::Timestamp;
@@ -34,6 +34,7 @@ pub type Owned = (RequestSpec, Job);
 pub struct Submit {
     pub spec: RequestSpec,
     pub wish: Wish,
+    pub beginnings: Beginnings,
     pub job: Job,
 }
 
@@ -55,7 +56,7 @@ pub enum Refused {
 pub struct Quote {
     pub spec: RequestSpec,
     pub wish: Wish,
-    pub prompt: Arc<[TokenId]>,
+    pub beginnings: Beginnings,
 }
 
 /// Admission's answer, and what a refusal would offer.
@@ -98,8 +99,7 @@ pub struct Enqueue(pub Owned);
 pub struct Recheck {
     pub spec: RequestSpec,
     pub wish: Wish,
-    pub prompt: Arc<[TokenId]>,
-    pub cacheable: bool,
+    pub beginnings: Beginnings,
     pub running: LaneLoad,
 }
 

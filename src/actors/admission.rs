@@ -14,7 +14,6 @@ use actix::dev::SendError;
 use actix::{Actor, AsyncContext, Context, Handler, Recipient};
 
 use crate::clock::Clock;
-use crate::ids::TokenId;
 use crate::job::{Admitted, Job, Standing, Wish};
 use crate::logic::admission::{self, CapacityCap};
 use crate::logic::capacity::CapacityExceeded;
@@ -23,7 +22,7 @@ use crate::logic::conformal::policy::{Decision, Mode, Request, Verdict};
 use crate::logic::conformal::predictor::{Latency, Model};
 use crate::logic::conformal::receipt::{Answer, Refusal};
 use crate::logic::conformal::snapshot::Snapshot;
-use crate::logic::prefix::PrefixIndex;
+use crate::logic::prefix::{Beginnings, PrefixIndex};
 use crate::logic::request::{FinishReason, Lane, Outcome, RequestSpec};
 use crate::logic::time::Timestamp;
 use crate::messages::{
@@ -62,8 +61,12 @@ pub struct Admission {
 
 impl Admission {
     fn request(&self, asked: &Asked, now: Timestamp) -> Request {
-        let Asked { spec, wish, prompt } = asked;
-        let cached = self.prefixes.probe(prompt, spec.prompt_tokens - 1);
+        let Asked {
+            spec,
+            wish,
+            beginnings,
+        } = asked;
+        let cached = self.prefixes.probe(beginnings, spec.prompt_tokens - 1);
         Request {
             best_effort: wish.best_effort,
             ..Request::at(now, spec, (wish.messages, cached), wish.slo, wish.alpha)
@@ -142,8 +145,7 @@ impl Admission {
 struct Asked<'a> {
     spec: &'a RequestSpec,
     wish: &'a Wish,
-    /// What of it may be cached.
-    prompt: &'a [TokenId],
+    beginnings: &'a Beginnings,
 }
 
 impl Actor for Admission {
@@ -161,6 +163,7 @@ impl Handler<Submit> for Admission {
         let Submit {
             mut spec,
             wish,
+            beginnings,
             mut job,
         } = submit;
         if job.is_abandoned() {
@@ -177,7 +180,7 @@ impl Handler<Submit> for Admission {
         let asked = Asked {
             spec: &spec,
             wish: &wish,
-            prompt: if job.cacheable { &job.prompt } else { &[] },
+            beginnings: &beginnings,
         };
         let request = self.request(&asked, now);
         let snapshot = self.snapshot(now);
@@ -214,6 +217,7 @@ impl Handler<Submit> for Admission {
             answer,
             wish,
             at: now,
+            beginnings,
             prefill_tokens: request.context.new_prefill_tokens(),
             told,
             standing: Standing::default(),
@@ -268,7 +272,7 @@ impl Handler<Quote> for Admission {
         let asked = Asked {
             spec: &quote.spec,
             wish: &quote.wish,
-            prompt: &quote.prompt,
+            beginnings: &quote.beginnings,
         };
         let request = self.request(&asked, now);
         let snapshot = self.snapshot(now);
@@ -321,11 +325,7 @@ impl Handler<Recheck> for Admission {
         let asked = Asked {
             spec: &recheck.spec,
             wish: &recheck.wish,
-            prompt: if recheck.cacheable {
-                &recheck.prompt
-            } else {
-                &[]
-            },
+            beginnings: &recheck.beginnings,
         };
         let request = self.request(&asked, now);
         let snapshot = self.snapshot(now);

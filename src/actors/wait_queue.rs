@@ -109,8 +109,7 @@ impl WaitQueue {
             to.do_send(Recheck {
                 spec: *spec,
                 wish: admitted.wish,
-                prompt: Arc::clone(&job.prompt),
-                cacheable: job.cacheable,
+                beginnings: admitted.beginnings.clone(),
                 running: *running,
             });
         }

@@ -80,6 +80,7 @@ async fn accept(
         chat,
         served,
         prompt,
+        beginnings,
         spec,
         wish,
         reservation,
@@ -127,7 +128,13 @@ async fn accept(
             answer: None,
         });
     }
-    match served.engine.submit.send(Submit { spec, wish, job }).await {
+    let submit = Submit {
+        spec,
+        wish,
+        beginnings,
+        job,
+    };
+    match served.engine.submit.send(submit).await {
         Ok(Ok(answer)) => Ok(Accepted {
             chat,
             reply,

@@ -17,6 +17,7 @@ use crate::job::Wish;
 use crate::lifecycle::Phase;
 use crate::logic::capacity::Reservation;
 use crate::logic::conformal::calibration::Alpha;
+use crate::logic::prefix::Beginnings;
 use crate::logic::request::{RequestSpec, Terms};
 use crate::logic::time::Timestamp;
 use crate::model::ModelFront;
@@ -29,6 +30,7 @@ pub struct Intake {
     pub chat: ChatRequest,
     pub served: Arc<Served>,
     pub prompt: Arc<[TokenId]>,
+    pub beginnings: Beginnings,
     pub spec: RequestSpec,
     pub wish: Wish,
     pub reservation: Reservation,
@@ -100,6 +102,7 @@ pub async fn take_in(
     Ok(Intake {
         chat,
         served,
+        beginnings: Beginnings::of(&prompt),
         prompt: prompt.into(),
         spec,
         wish,

@@ -29,7 +29,7 @@ pub async fn quote(state: Data<AppState>, request: HttpRequest, payload: Payload
 async fn answer(state: &AppState, intake: Intake) -> Result<HttpResponse, ServeError> {
     let Intake {
         served,
-        prompt,
+        beginnings,
         mut spec,
         wish,
         mut reservation,
@@ -47,7 +47,11 @@ async fn answer(state: &AppState, intake: Intake) -> Result<HttpResponse, ServeE
     let gone = |e: actix::MailboxError| ServeError::Engine {
         message: format!("admission is gone: {e}"),
     };
-    let quote = Quote { spec, wish, prompt };
+    let quote = Quote {
+        spec,
+        wish,
+        beginnings,
+    };
     let Quoted { answer, refusal } = served.engine.quote.send(quote).await.map_err(gone)?;
     if answer.decision.verdict == Verdict::BestEffort {
         spec.terms.lane = Lane::BestEffort;

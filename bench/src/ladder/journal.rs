@@ -19,7 +19,7 @@ use crate::stats::Spread;
 pub enum Part {
     /// The plan has it.
     Cell,
-    /// The sweep was resumed, and repeats a cell to say how far its two parts are apart.
+    /// A cell was repeated: the sweep was resumed, and says how far its two parts are apart; or the engine has changed.
     Anchor,
 }
 

@@ -62,6 +62,14 @@ pub struct LadderArgs {
         conflicts_with_all = ["rates", "slo_ms", "seeds", "arrivals", "percentile", "calibration"]
     )]
     pub closed: bool,
+    /// No sweep, but one cell of the folder's again, by its name RUNG-RATE-SEED: after a change of the engine, to say what
+    /// that has changed.
+    #[arg(
+        long,
+        value_name = "CELL",
+        conflicts_with_all = ["closed", "rates", "slo_ms", "mix", "seeds", "arrivals", "percentile", "calibration"]
+    )]
+    pub again: Option<String>,
     /// A folder; a cell's files are RUNG-RATE-SEED.parquet and .json.
     #[arg(long, default_value = "bench/results/ladder")]
     pub out: PathBuf,
@@ -72,6 +80,10 @@ pub struct LadderArgs {
 pub fn run(args: &LadderArgs) -> Result<()> {
     if args.closed {
         return contrast::run(args);
+    }
+    if let Some(cell) = &args.again {
+        let plan = Plan::of_before(&args.serving, &args.out)?;
+        return sweep::again(&args.serving, &args.out, &plan, cell);
     }
     let plan = plan(args)?;
     plan.settle(&args.out)?;

@@ -170,11 +170,34 @@ impl Plan {
             return std::fs::write(&file, text)
                 .with_context(|| format!("writing {}", file.display()));
         }
-        let text = std::fs::read_to_string(&file)?;
-        let old: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} is no plan of a ladder", file.display()))?;
-        self.is_as(&old)
+        self.is_as(&Self::read(folder)?)
             .with_context(|| format!("{} can't be resumed", folder.display()))
+    }
+
+    /// The folder's plan for the engine as it is now, which may be another one; everything else is as it was.
+    ///
+    /// # Errors
+    /// When the folder has none, and names what else differs.
+    pub fn of_before(serving: &Serving, folder: &Path) -> Result<Self> {
+        let old = Self::read(folder)?;
+        let step = |s: &Step| Step::read(&s.rung, &s.file, s.settings.clone());
+        let rungs = old.rungs.iter().map(step).collect::<Result<_>>()?;
+        let now = Self::new(serving, rungs, old.offer.clone())?;
+        let then = Self {
+            engine_fingerprint: now.engine_fingerprint.clone(),
+            ..old
+        };
+        now.is_as(&then)
+            .with_context(|| format!("no cell of {} can be run again", folder.display()))?;
+        Ok(now)
+    }
+
+    fn read(folder: &Path) -> Result<Self> {
+        let file = folder.join("plan.json");
+        let text = std::fs::read_to_string(&file);
+        let text = text.with_context(|| format!("reading {}", file.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is no plan of a ladder", file.display()))
     }
 
     fn is_as(&self, old: &Self) -> Result<()> {

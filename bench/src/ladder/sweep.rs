@@ -63,6 +63,26 @@ pub fn run(serving: &Serving, out: &Path, plan: &Plan) -> Result<()> {
     conclude(out, &cells, &journal)
 }
 
+/// Runs one cell again, on the engine as it is now.
+///
+/// # Errors
+/// When the plan has no such cell, it was never run or can't be run.
+pub fn again(serving: &Serving, out: &Path, plan: &Plan, name: &str) -> Result<()> {
+    let cells = plan.cells();
+    let cell = cells.iter().find(|cell| cell.name() == name);
+    let cell = cell.with_context(|| format!("{}: no cell is {name}", out.display()))?;
+    let expected = plan.offer.arrivals as f64 / cell.rate + BESIDE_S;
+    let mut sweep = Sweep {
+        serving,
+        out,
+        plan,
+        arrivals: drawn::settle(plan, out)?,
+        journal: Journal::open(out)?,
+        progress: Progress::begin(1, 0, expected)?,
+    };
+    sweep.repeat(cell)
+}
+
 /// The metadata is written last, so where it is the cell is whole.
 fn is_done(folder: &Path, cell: &CellId) -> bool {
     Meta::read(&file(folder, cell)).is_ok()
@@ -96,7 +116,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// Repeats a cell that an earlier part of the sweep has run.
+    /// Repeats a cell that was run before.
     fn repeat(&mut self, cell: &CellId) -> Result<()> {
         self.progress
             .cell(&format!("{} again, as an anchor", cell.name()));

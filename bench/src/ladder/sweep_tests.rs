@@ -125,6 +125,24 @@ fn a_sweep_keeps_each_cell_goes_on_after_a_kill_and_repeats_one() {
         (attempts, 1)
     );
 
+    // The engine has changed since: nothing is added to the sweep, but one cell can be run again, by its name.
+    let plan = folder.path().join("plan.json");
+    let text = std::fs::read_to_string(&plan).unwrap();
+    let now = ladder::plan(&args).unwrap().engine_fingerprint.unwrap();
+    std::fs::write(&plan, text.replace(&now, "another")).unwrap();
+    let error = ladder::run(&args).unwrap_err();
+    assert!(error.is::<soundness::MeasurementUnsound>(), "{error:#}");
+    let again = |cell: &str| LadderArgs {
+        again: Some(cell.into()),
+        ..args.clone()
+    };
+    ladder::run(&again("rung1-fifo-30-0")).unwrap();
+    assert_eq!(of(Part::Anchor).last().unwrap().cell, "rung1-fifo-30-0");
+    assert_eq!(names(&folder.path().join("anchors"), ".parquet").len(), 2);
+    let error = format!("{:#}", ladder::run(&again("rung9-30-0")).unwrap_err());
+    assert!(error.contains("no cell is rung9-30-0"), "{error}");
+    std::fs::write(&plan, text).unwrap();
+
     // Another sweep does not mix with it.
     let other = LadderArgs {
         arrivals: 30,

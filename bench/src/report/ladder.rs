@@ -2,9 +2,10 @@
 //! of one is made here from its cells' records.
 //!
 //! A cell is `<rung>-<rate>-<seed>.parquet` in the ladder's folder, as `run --out` writes it, with its metadata
-//! beside it. Of its subfolders only `contrast` is read, and not as cells: the others have cells that were disturbed, and
-//! anchors.
+//! beside it. Of its subfolders `contrast` is read, and not as cells, and `anchors`, which has cells that were run again; the
+//! others have cells that were disturbed.
 
+mod again;
 mod capacity;
 pub mod contrast;
 pub mod figures;
@@ -61,6 +62,8 @@ pub struct Ladder {
     calibration: Option<PathBuf>,
     /// By rung, rate and seed.
     cells: Vec<Cell>,
+    /// Cells that were run again, on this engine or on a later one.
+    repeats: Vec<Cell>,
 }
 
 type Render = fn(&Ladder) -> String;
@@ -85,6 +88,7 @@ pub const TABLES: &[(&str, &str, Render)] = &[
     ),
     ("knobs", "One setting changed at a time", knobs::table),
     ("verdicts", "Against the default", knobs::verdicts),
+    ("again", "Cells that were run again", again::table),
     ("figures", "Figures", figures::table),
     ("speed", "The generator itself", speed::table),
 ];
@@ -134,10 +138,12 @@ impl Ladder {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let mut cells = cell_files(folder)?
-            .iter()
-            .map(|path| Cell::read(path, slo_s))
-            .collect::<Result<Vec<_>>>()?;
+        let cells_in = |folder: &Path| {
+            let files = cell_files(folder)?;
+            let cells = files.iter().map(|path| Cell::read(path, slo_s));
+            cells.collect::<Result<Vec<_>>>()
+        };
+        let mut cells = cells_in(folder)?;
         ensure!(!cells.is_empty(), "no cells in {}", folder.display());
         cells.sort_by(|a, b| {
             let rates = a.rate.total_cmp(&b.rate);
@@ -156,6 +162,7 @@ impl Ladder {
             slo_s,
             calibration: twin::calibration(folder),
             cells,
+            repeats: cells_in(&folder.join("anchors"))?,
         };
         ladder.refuse().with_context(|| ladder.name.clone())?;
         Ok(ladder)

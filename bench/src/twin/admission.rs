@@ -9,6 +9,7 @@ use cadenced::logic::conformal::pace::{PaceMeter, pace_now};
 use cadenced::logic::conformal::policy::{Decision, Request, Verdict};
 use cadenced::logic::conformal::predictor::{Latency, Model};
 use cadenced::logic::conformal::snapshot::{LaneLoad, Snapshot};
+use cadenced::logic::prefix::Beginnings;
 use cadenced::logic::request::{Lane, Outcome, RequestSpec};
 use cadenced::logic::scheduler::step::{RowResult, StepPlan};
 use cadenced::logic::time::Timestamp;
@@ -89,10 +90,11 @@ impl Admission {
         slo: Option<Duration>,
     ) -> (Request, Decision) {
         let now = spec.arrival;
+        let beginnings = Beginnings::of(job.prompt());
         let cached = engine
             .tree
             .index()
-            .probe(job.prompt(), spec.prompt_tokens - 1);
+            .probe(&beginnings, spec.prompt_tokens - 1);
         let request = Request::at(now, spec, (MESSAGES, cached), slo, None);
         let snapshot = self.snapshot(engine, now);
         (request, self.controller.decide(&request, &snapshot))

@@ -15,8 +15,8 @@ use linfa::traits::{Fit, PredictInplace};
 use ndarray::{Array1, ArrayBase, Data, Ix2};
 use serde::{Deserialize, Serialize};
 
-use super::forest::{Forest, Node};
-use super::histogram::{Binned, Split, SplitLimits};
+use super::forest::{Cut, Forest};
+use super::histogram::{Binned, SplitLimits};
 use crate::logic::rng::SplitMix64;
 
 /// The first trees are grown on the residuals themselves and taken in large steps: the loss's own gradient only says
@@ -176,19 +176,14 @@ impl BoostParams {
             for level in 0..self.depth {
                 let splits = binned.best_splits(sample, &gradient, &node_of, 1 << level, limits);
                 binned.descend(&splits, &mut node_of);
-                nodes.extend(splits.iter().map(|split| match split {
-                    None => Node::PASS,
-                    Some(Split {
-                        feature,
-                        cut,
-                        gain: g,
-                    }) => {
-                        gain[*feature] += g / scale;
-                        Node {
-                            feature: *feature as u16,
-                            threshold: binned.threshold(*feature, *cut),
+                nodes.extend(splits.iter().map(|split| {
+                    split.as_ref().map(|s| {
+                        gain[s.feature] += s.gain / scale;
+                        Cut {
+                            feature: s.feature as u16,
+                            threshold: binned.threshold(s.feature, s.cut),
                         }
-                    }
+                    })
                 }));
             }
 

@@ -70,7 +70,8 @@ impl Score {
     #[must_use]
     pub fn bound(self, q: f64, estimate: &Estimate) -> f64 {
         let ms = match self {
-            Self::LogRatio => (estimate.hi.ln_1p() + q).exp_m1(),
+            // As (log1p(hi) + q).exp_m1(), without the logarithm.
+            Self::LogRatio => estimate.hi + (1.0 + estimate.hi) * q.exp_m1(),
             Self::Absolute => estimate.hi + q,
             Self::WidthScaled => estimate.hi + q * width(estimate),
         };

@@ -75,7 +75,7 @@ impl Controller {
         Self {
             settings,
             model: None,
-            calibrator: Calibrator::new(calibration, &[]),
+            calibrator: Calibrator::new(calibration, &[]).deployed_at(settings.alpha),
             support: Support::default(),
             idle,
             ledger: Ledger::default(),
@@ -96,7 +96,7 @@ impl Controller {
     ) -> Self {
         Self {
             model: Some(artifact.model.clone()),
-            calibrator: Calibrator::new(calibration, &artifact.points),
+            calibrator: Calibrator::new(calibration, &artifact.points).deployed_at(settings.alpha),
             support: artifact.support.clone(),
             history: History::default(),
             ..Self::learning(settings, CalibratorConfig::default(), artifact.idle)

@@ -101,12 +101,17 @@ struct Group {
     scores: Scores,
     /// Working α over nominal α, in 0..=[`FACTOR_MAX`].
     factor: f64,
+    /// The score at the deployed level, as of the last change.
+    deployed: Result<f64, TooFew>,
 }
 
-/// Turns estimates into bounds. A bound is O(log window), an observation O(window).
+/// Turns estimates into bounds. A bound is O(1) at the deployed level and O(log window) at others, an observation
+/// O(window).
 #[derive(Clone, Debug)]
 pub struct Calibrator {
     config: CalibratorConfig,
+    /// The level at which most bounds are asked for.
+    deployed: Option<Alpha>,
     classes: Classes,
     groups: Vec<Group>,
 }
@@ -132,14 +137,24 @@ impl Calibrator {
                     scores: recent.iter().copied().collect(),
                     recent: recent.into(),
                     factor: 1.0,
+                    deployed: Err(TooFew { needed: 0 }),
                 }
             })
             .collect();
         Self {
             config,
+            deployed: None,
             classes,
             groups,
         }
+    }
+
+    /// With its scores at this level kept at hand, rather than looked up for each bound.
+    #[must_use]
+    pub fn deployed_at(mut self, alpha: Alpha) -> Self {
+        self.deployed = Some(alpha);
+        (0..self.groups.len()).for_each(|group| self.changed(group));
+        self
     }
 
     /// The upper bound in ms on the latency of a request with these features and this estimate.
@@ -148,13 +163,9 @@ impl Calibrator {
     /// When the request's group has too few scores for the level.
     pub fn bound(&self, x: &Features, estimate: &Estimate, alpha: Alpha) -> Result<f64, TooFew> {
         let group = &self.groups[self.group(x)];
-        let nominal = self.quantile(group, alpha)?;
-        let q = match self.config.adaptation {
-            Adaptation::Static | Adaptation::Rolling { .. } => nominal,
-            Adaptation::Adaptive { .. } => Alpha::new((alpha.get() * group.factor).min(0.5))
-                .and_then(|working| group.scores.quantile(working).ok())
-                .or(group.scores.max())
-                .unwrap_or(nominal),
+        let q = match self.deployed {
+            Some(deployed) if deployed == alpha => group.deployed?,
+            _ => self.working(group, alpha)?,
         };
         Ok(self.config.safety * self.config.score.bound(q, estimate))
     }
@@ -203,6 +214,7 @@ impl Calibrator {
             group.scores.remove(&old);
         }
         group.recent.push_back(new);
+        self.changed(at);
     }
 
     /// Begins again with the scores of `points`, oldest first, of another model; what promises taught stays only where
@@ -224,6 +236,7 @@ impl Calibrator {
         for group in &mut self.groups {
             group.scores = group.recent.iter().copied().collect();
         }
+        (0..self.groups.len()).for_each(|group| self.changed(group));
     }
 
     /// Takes note that a promise at this level was kept or broken.
@@ -233,6 +246,7 @@ impl Calibrator {
             let at = self.group(x);
             let factor = &mut self.groups[at].factor;
             *factor = (*factor + (1.0 - error) / f64::from(horizon.max(1))).clamp(0.0, FACTOR_MAX);
+            self.changed(at);
         }
     }
 
@@ -244,8 +258,27 @@ impl Calibrator {
             let factor = &mut self.groups[at].factor;
             if *factor < 1.0 {
                 *factor = (*factor + 1.0 / f64::from(horizon.max(1))).min(1.0);
+                self.changed(at);
             }
         }
+    }
+
+    fn changed(&mut self, group: usize) {
+        if let Some(alpha) = self.deployed {
+            self.groups[group].deployed = self.working(&self.groups[group], alpha);
+        }
+    }
+
+    /// The group's score at the level that the promises' record has made of the nominal one.
+    fn working(&self, group: &Group, alpha: Alpha) -> Result<f64, TooFew> {
+        let nominal = self.quantile(group, alpha)?;
+        Ok(match self.config.adaptation {
+            Adaptation::Static | Adaptation::Rolling { .. } => nominal,
+            Adaptation::Adaptive { .. } => Alpha::new((alpha.get() * group.factor).min(0.5))
+                .and_then(|working| group.scores.quantile(working).ok())
+                .or(group.scores.max())
+                .unwrap_or(nominal),
+        })
     }
 
     /// The group's score at the nominal level, if it has enough of them to promise anything.

@@ -169,3 +169,37 @@ fn a_calibration_larger_than_the_window_counts_whole_and_then_gives_way() {
     }
     assert!((c.bound(&x, &ESTIMATE, a).unwrap() - 1.0).abs() < 1e-9);
 }
+
+proptest::proptest! {
+    /// What is kept at hand is what would be looked up, whatever happened last.
+    #[test]
+    fn a_bound_at_the_deployed_level_is_the_one_that_would_be_looked_up(
+        happened in proptest::collection::vec((0..4_u8, 0..3_u8, proptest::bool::ANY), 0..60),
+    ) {
+        let a = Alpha::new(0.2).unwrap();
+        let config = CalibratorConfig {
+            minimum: 4,
+            edges: Edges { max_tokens: vec![], load: vec![1] },
+            adaptation: Adaptation::Adaptive { window: 8, horizon: 5 },
+            ..CalibratorConfig::default()
+        };
+        let mut looks_up = Calibrator::new(config, &points(&mut SplitMix64::new(1), 5));
+        let mut keeps = looks_up.clone().deployed_at(a);
+        for (what, size, kept) in happened {
+            let x = at_load(f32::from(u8::from(kept)));
+            let latency = Latency::Exact(200.0 * f64::from(1 + size));
+            for c in [&mut looks_up, &mut keeps] {
+                match what {
+                    0 => c.observe(&x, ESTIMATE, latency),
+                    1 => c.judge(&x, a, size > 0),
+                    2 => c.relax(&x),
+                    _ => c.recalibrate((0..6).map(|_| Point::new(&x, ESTIMATE, latency))),
+                }
+            }
+            for x in [at_load(0.0), at_load(1.0)] {
+                let expected = looks_up.bound(&x, &ESTIMATE, a);
+                proptest::prop_assert_eq!(keeps.bound(&x, &ESTIMATE, a), expected);
+            }
+        }
+    }
+}

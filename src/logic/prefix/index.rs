@@ -1,10 +1,9 @@
 //! What is cached, for others to look up: a set of hashes, one for each cached beginning of whole blocks.
 //!
 //! A beginning's hash chains over its blocks. Of what is cached all shorter beginnings are cached as well, so a prompt is
-//! probed stretch by stretch, and in the first stretch that is not cached as a whole by bisection: a look-up costs a
-//! cache line that another core has, many more than the hashing does. The tree writes, on whatever thread it lives;
-//! admission probes from another, without a message and without pinning anything: what it is told may be gone a step
-//! later. The lock is held for the look-ups alone.
+//! probed by bisection: a look-up costs a cache line that another core has. The tree writes, on whatever thread it
+//! lives; admission probes from another, without a message and without pinning anything: what it is told may be gone a
+//! step later. The lock is held for the look-ups alone.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,8 +16,17 @@ use crate::logic::kv::BLOCK_TOKENS;
 /// The hash of the empty beginning.
 pub(super) const START: u64 = 0;
 
-/// Blocks that are hashed and looked up together.
-const STRETCH: usize = 16;
+/// The hashes of a prompt's beginnings, one for each whole block of it: all that a probe looks at. Made where the
+/// prompt was, so that nobody has to fetch it from there for a probe. Without any, nothing of it is cached.
+#[derive(Clone, Debug, Default)]
+pub struct Beginnings(Arc<[u64]>);
+
+impl Beginnings {
+    #[must_use]
+    pub fn of(prompt: &[TokenId]) -> Self {
+        Self(along(START, whole_blocks(prompt, u32::MAX)).collect())
+    }
+}
 
 /// Of hashes, which need no other. Nothing goes through the set in its order.
 type Hashes = HashSet<u64, BuildHasherDefault<AsIs>>;
@@ -31,23 +39,11 @@ impl PrefixIndex {
     /// How many leading tokens of a prompt are cached, in whole blocks but at most `limit`; as the tree's own
     /// [`probe`](super::PrefixCache::probe) has it.
     #[must_use]
-    pub fn probe(&self, tokens: &[TokenId], limit: u32) -> u32 {
-        let (mut depth, mut above) = (0, START);
-        for stretch in whole_blocks(tokens, limit).chunks(STRETCH) {
-            let mut hashes = [START; STRETCH];
-            let hashes = &mut hashes[..stretch.len()];
-            hashes
-                .iter_mut()
-                .zip(along(above, stretch))
-                .for_each(|(to, hash)| *to = hash);
-            let cached = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            above = hashes[stretch.len() - 1];
-            if !cached.contains(&above) {
-                depth += hashes.partition_point(|hash| cached.contains(hash));
-                break;
-            }
-            depth += stretch.len();
-        }
+    pub fn probe(&self, Beginnings(hashes): &Beginnings, limit: u32) -> u32 {
+        let most = limit.div_ceil(BLOCK_TOKENS) as usize;
+        let hashes = &hashes[..hashes.len().min(most)];
+        let cached = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let depth = hashes.partition_point(|hash| cached.contains(hash));
         limit.min(depth as u32 * BLOCK_TOKENS)
     }
 

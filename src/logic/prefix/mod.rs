@@ -46,7 +46,7 @@ mod radix_tree;
 
 use crate::ids::SeqId;
 pub use eviction::{Evicted, EvictionOrder, Want};
-pub use index::PrefixIndex;
+pub use index::{Beginnings, PrefixIndex};
 pub use nodes::NodeHandle;
 pub use radix_tree::PrefixCache;
 

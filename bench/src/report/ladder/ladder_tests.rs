@@ -76,6 +76,26 @@ fn write(folder: &Path) {
     }
 }
 
+#[test]
+fn a_cell_that_was_run_again_stands_beside_what_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let read = || Ladder::read(folder.path(), None).unwrap();
+    assert_eq!(again::table(&read()), "None.\n");
+    // 50 ms became 75 under another engine, which the cells of the sweep must not have.
+    let anchors = folder.path().join("anchors");
+    std::fs::create_dir(&anchors).unwrap();
+    let records = run(200, 10_000, |_| 75_000);
+    let path = anchors.join("rung2-b-100-0.1.parquet");
+    parquet::write(&path, &records).unwrap();
+    let mut of = meta(100.0, 0, &records);
+    of.engine_fingerprint = Some("bbbbbbbbbbbb".into());
+    of.write(&path).unwrap();
+    let table = again::table(&read());
+    let row = "| rung2-b-100-0 | aaaa | bbbbbbbb | 0.050 → 0.075 (+50.0%) | 0.050 → 0.075 (+50.0%) | 100 → 100 (+0.0%) |";
+    assert!(table.contains(row), "{table}");
+}
+
 pub fn small() -> Ladder {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path());

@@ -9,6 +9,7 @@ use cadenced::error::ServeError;
 use cadenced::ids::RequestId;
 use cadenced::job::{Job, Wish};
 use cadenced::logic::conformal::policy::Decision;
+use cadenced::logic::prefix::Beginnings;
 use cadenced::logic::request::Outcome;
 use cadenced::messages::{Refused, Submit};
 use cadenced::reply::{self, Frame, ReplyReceiver, Usage};
@@ -87,6 +88,7 @@ async fn ask(
     let spec = house.spec(index, request);
     let (sender, replies) = reply::channel(spec.max_tokens, usize::MAX);
     let prompt = request.text.tokens(request.prompt_tokens, 0);
+    let beginnings = Beginnings::of(&prompt);
     let job = Job::greedy(prompt, sender, ticket, Arc::clone(&house.vocab));
     let wish = Wish {
         messages: MESSAGES,
@@ -94,7 +96,13 @@ async fn ask(
         alpha: None,
         best_effort: false,
     };
-    match house.engine.submit.send(Submit { spec, wish, job }).await {
+    let submit = Submit {
+        spec,
+        wish,
+        beginnings,
+        job,
+    };
+    match house.engine.submit.send(submit).await {
         Ok(Ok(answer)) => {
             let (outcome, usage) = listen(house, replies, first_token_us).await;
             Said {
