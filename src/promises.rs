@@ -264,6 +264,7 @@ fn settings(config: &Config) -> Settings {
             AdmissionMode::Off => 0,
             _ => learn_completions,
         },
+        learning_load: 2 * config.scheduler.max_running,
         ..Settings::at(alpha)
     }
 }

@@ -148,7 +148,7 @@ fn idle_slo_ms(train: &[Row]) -> Option<f64> {
 }
 
 fn importance(model: &Model) -> Vec<Value> {
-    let Predictor::Trees(trees) = &model.hi else {
+    let Predictor::Trees(_, trees) = &model.hi else {
         return Vec::new();
     };
     let mut shares: Vec<(f64, &str)> = trees.importance.iter().copied().zip(NAMES).collect();

@@ -24,22 +24,22 @@ fn terms(x: &Features) -> [f64; TERMS] {
     ]
 }
 
-/// Throughput arithmetic: latency is a weighted sum of the work ahead, the weights by least squares.
+/// Throughput arithmetic: latency is a weighted sum of the work ahead. The weights are those of least squares of the
+/// relative error, and none is negative: what was learnt in a flood is to be of the right size in the calm as well.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct ThroughputParams;
 
-/// Its fitted weights; predicts milliseconds from rows of [`Features`].
+/// Its fitted weights; predicts milliseconds, at least 0, from rows of [`Features`].
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Throughput {
     pub weights: [f64; TERMS],
-    pub intercept: f64,
 }
 
 impl Throughput {
     #[must_use]
     pub fn predict_row(&self, x: &Features) -> f64 {
         let products = terms(x).into_iter().zip(self.weights).map(|(t, w)| t * w);
-        self.intercept + products.sum::<f64>()
+        products.sum()
     }
 }
 
@@ -53,32 +53,45 @@ impl<D: Data<Elem = f64>, T: AsSingleTargets<Elem = f64>> Fit<ArrayBase<D, Ix2>,
         if records.ncols() != COUNT {
             return Err(FitError::Features(records.ncols()));
         }
+        if records.nrows() == 0 {
+            return Err(FitError::Empty);
+        }
+        // Each row over its own latency, of which the arithmetic is to be once.
+        let targets = dataset.as_single_targets();
         let rows: Vec<[f64; TERMS]> = records
             .rows()
             .into_iter()
-            .map(|r| terms(&features(r)))
+            .zip(targets)
+            .map(|(row, ms)| terms(&features(row)).map(|t| t / ms.max(1.0)))
             .collect();
-        let Some(first) = rows.first() else {
-            return Err(FitError::Empty);
-        };
-        // A term that never changes (traffic that never queued) can't be told from the intercept.
-        let varies: Vec<usize> = (0..TERMS)
-            .filter(|t| rows.iter().any(|r| r[*t] != first[*t]))
-            .collect();
-        let x = Array2::from_shape_fn((rows.len(), varies.len()), |(r, c)| rows[r][varies[c]]);
-        let y = dataset.as_single_targets().to_owned();
-        if x.iter().chain(&y).any(|v| !v.is_finite()) {
+        if rows.iter().flatten().chain(targets).any(|v| !v.is_finite()) {
             return Err(FitError::NotFinite);
         }
-        let fitted = LinearRegression::new().fit(&DatasetBase::new(x, y))?;
+        // What never was (traffic that never queued) has no weight.
+        let mut kept: Vec<usize> = (0..TERMS)
+            .filter(|t| rows.iter().any(|r| r[*t] != 0.0))
+            .collect();
         let mut weights = [0.0; TERMS];
-        for (term, weight) in varies.into_iter().zip(fitted.params()) {
-            weights[term] = *weight;
+        while !kept.is_empty() {
+            let x = Array2::from_shape_fn((rows.len(), kept.len()), |(r, c)| rows[r][kept[c]]);
+            let data = DatasetBase::new(x, Array1::ones(rows.len()));
+            let found = LinearRegression::new()
+                .with_intercept(false)
+                .fit(&data)
+                .map_or_else(|_| vec![f64::NAN; kept.len()], |f| f.params().to_vec());
+            // Without the one that has no weight of its own, or would have a negative one.
+            let worst = (0..kept.len()).min_by(|a, b| found[*a].total_cmp(&found[*b]));
+            match worst {
+                Some(at) if !(found[at] >= 0.0 && found.iter().all(|w| w.is_finite())) => {
+                    kept.remove(at);
+                }
+                _ => {
+                    kept.iter().zip(found).for_each(|(t, w)| weights[*t] = w);
+                    break;
+                }
+            }
         }
-        Ok(Throughput {
-            weights,
-            intercept: fitted.intercept(),
-        })
+        Ok(Throughput { weights })
     }
 }
 
@@ -168,7 +181,7 @@ mod tests {
                 };
             }
             let truth = |r: ndarray::ArrayView1<'_, f64>| {
-                20.0 + 0.5 * 4.0 * r[Feature::MaxTokens as usize]
+                0.5 * 4.0 * r[Feature::MaxTokens as usize]
                     + 4.0 * r[Feature::OutputTokens as usize]
                     + 0.3 * r[Feature::NewPrefillTokens as usize]
             };
@@ -179,6 +192,40 @@ mod tests {
             assert!(error.iter().all(|e| e.abs() < 1e-6), "{model:?}");
             assert_eq!(model.weights[1] == 0.0, !queued);
         }
+    }
+
+    #[test]
+    fn terms_that_can_not_be_told_apart_or_would_be_negative_are_left_out() {
+        let fit = |truth: fn(f64) -> f64| {
+            let mut records = Array2::zeros((50, COUNT));
+            for (i, mut row) in records.rows_mut().into_iter().enumerate() {
+                // Prompt tokens go with the cap.
+                row[Feature::MaxTokens as usize] = 10.0 + i as f64;
+                row[Feature::StepMs as usize] = 4.0;
+                row[Feature::TokensPerS as usize] = 250.0;
+                row[Feature::NewPrefillTokens as usize] = 20.0 + 2.0 * i as f64;
+                row[Feature::OutputTokens as usize] = ((i * 37) % 50) as f64;
+            }
+            let caps = records.column(Feature::MaxTokens as usize).to_owned();
+            let others = records.column(Feature::OutputTokens as usize).to_owned();
+            let targets = caps.mapv(|cap| 8.0 * cap) + others.mapv(truth);
+            let data = Dataset::new(records, targets);
+            let model = ThroughputParams.fit(&data).unwrap();
+            let worst = (&model.predict(data.records()) / data.targets() - 1.0)
+                .mapv(f64::abs)
+                .fold(0.0_f64, |a, b| a.max(*b));
+            (model.weights, worst)
+        };
+        let (weights, worst) = fit(|others| 4.0 * others);
+        assert!(
+            weights.iter().all(|w| *w >= 0.0) && worst < 1e-6,
+            "{weights:?} {worst}"
+        );
+        let (weights, worst) = fit(|others| -0.5 * others);
+        assert!(
+            weights.iter().all(|w| *w >= 0.0) && worst < 0.3,
+            "{weights:?} {worst}"
+        );
     }
 
     #[test]

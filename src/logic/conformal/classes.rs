@@ -23,28 +23,6 @@ impl Edges {
         }
     }
 
-    /// By load alone: as many classes of about as many of these loads each as leave `least` to each of them, up to
-    /// `most`.
-    #[must_use]
-    pub fn of_loads(loads: impl IntoIterator<Item = u32>, least: usize, most: usize) -> Self {
-        let mut loads: Vec<u32> = loads.into_iter().collect();
-        loads.sort_unstable();
-        let least = least.max(loads.len().div_ceil(most.max(1))).max(1);
-        let mut load = Vec::new();
-        let mut from = 0;
-        // Equal loads stay together, so a class may be larger than its share.
-        for at in 1..loads.len() {
-            if at - from >= least && loads.len() - at >= least && loads[at] > loads[at - 1] {
-                load.push(loads[at]);
-                from = at;
-            }
-        }
-        Self {
-            max_tokens: Vec::new(),
-            load,
-        }
-    }
-
     fn lengths(&self) -> usize {
         self.max_tokens.len() + 1
     }
@@ -197,19 +175,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn every_class_of_loads_has_its_least(
-            loads in prop::collection::vec(0u32..6, 0..40), least in 0usize..10, most in 0usize..5,
-        ) {
-            let edges = Edges::of_loads(loads.iter().copied(), least, most);
-            prop_assert!(edges.load.is_sorted_by(|a, b| a < b));
-            prop_assert!(edges.load.len() < most.max(1));
-            let classes = Classes::pooled(edges, loads.iter().map(|l| (0, *l)), 0);
-            for group in classes.describe() {
-                prop_assert!(classes.groups() == 1 || group.members >= least.max(1));
-            }
-        }
-
         #[test]
         fn pools_are_a_partition_and_large_enough(
             counts in prop::collection::vec(0usize..9, 1..8), minimum in 0usize..12,

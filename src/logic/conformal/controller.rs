@@ -7,6 +7,7 @@ use super::features::{Features, extract};
 use super::history::History;
 use super::lane_delay::LaneDelay;
 use super::ledger::Ledger;
+use super::lessons::Lessons;
 use super::online::{Calibrator, CalibratorConfig, Point};
 use super::policy::{Decision, Mode, Request, Settings, Verdict};
 use super::predictor::{Estimate, Latency, Model, Row};
@@ -40,11 +41,14 @@ pub struct Controller {
     pub(super) shedding: bool,
     /// Requests that were about to be refused so far.
     pub(super) misfits: u64,
-    /// Of these, those that ran on an idle engine to warm its cache.
+    /// Those since the last promise.
+    pub(super) barren: u64,
+    /// Requests that ran on an idle engine to warm its cache, or to see what it takes.
     pub(super) warmed: u32,
     tally: Tally,
     /// What models are fitted on, unless a calibration was given.
     history: History,
+    pub(super) lessons: Lessons,
 }
 
 /// How a request got to its end.
@@ -81,9 +85,11 @@ impl Controller {
             ledger: Ledger::default(),
             shedding: false,
             misfits: 0,
+            barren: 0,
             warmed: 0,
             tally: Tally::default(),
             history: History::new(settings.training_rows),
+            lessons: Lessons::new(settings.learning_load),
         }
     }
 
@@ -197,6 +203,16 @@ impl Controller {
     #[must_use]
     pub fn is_armed(&self) -> bool {
         self.model.is_some() && self.calibrator.is_armed(self.settings.alpha)
+    }
+
+    /// Whether it makes its own models.
+    pub(super) fn is_learner(&self) -> bool {
+        self.history.learns()
+    }
+
+    /// Whether a request that finds so many others is let in for what there is to learn of it.
+    pub(super) fn teaches(&self, load: u32) -> bool {
+        !self.is_learner() || self.lessons.lets_in(load, self.history.len())
     }
 
     /// Whether it follows what happens.

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use super::predictor::Row;
 
-/// Completions that calibrate a model, other than the first, when it comes: enough for 99%.
-const HELD_BACK: usize = 128;
+/// Completions that calibrate a model, other than the first, when it comes: of half as many the 99% is the highest score.
+const HELD_BACK: usize = 256;
 /// What is kept, in multiples of what the first model is fitted on.
 const KEPT: usize = 4;
 
@@ -31,6 +31,16 @@ impl History {
             wanted,
             ..Self::default()
         }
+    }
+
+    /// Whether anything is to be learnt at all.
+    pub fn learns(&self) -> bool {
+        self.wanted > 0
+    }
+
+    /// Completions that are kept.
+    pub fn len(&self) -> usize {
+        self.rows.len()
     }
 
     pub fn push(&mut self, row: Row) {
@@ -100,7 +110,7 @@ mod tests {
                 given.push(i + 1);
             }
         }
-        assert_eq!(given[..4], [200, 300, 400, 500]);
+        assert_eq!(given[..4], [200, 356, 456, 556]);
         assert_eq!(History::new(0).due(true), None);
     }
 }

@@ -19,8 +19,8 @@
 //! | `baselines`, `predictor` | the two baselines, and the three of them as one type |
 //! | `calibration`, `classes`, `support` | from an estimate to a bound, for whom, and where |
 //! | `online`, `tally` | how the bound follows what happens, and the record of promises |
-//! | `history` | what models are learnt from, where no calibration was given |
-//! | `controller`, `policy`, `offer` | the decision, and what a refusal offers |
+//! | `history`, `lessons` | what models are learnt from, where no calibration was given |
+//! | `controller`, `policy`, `exploration`, `offer` | the decision, who runs without a promise, and what a refusal offers |
 //! | `receipt` | what the caller is told |
 //! | `artifact` | a calibration as a file |
 //! | `trace`, `rounds` | what calibrations are made of: rows, how they are collected, and their folds |
@@ -35,12 +35,14 @@ pub mod calibration;
 pub mod classes;
 pub mod controller;
 pub mod evaluation;
+mod exploration;
 pub mod features;
 pub mod forest;
 pub mod histogram;
 mod history;
 mod lane_delay;
 pub mod ledger;
+mod lessons;
 pub mod offer;
 pub mod online;
 pub mod pace;

@@ -71,8 +71,8 @@ impl Controller {
         }
     }
 
-    /// `Retry-After` in seconds: when the bound is first predicted to fit if nobody else comes, spread by the
-    /// request's id. At least 1; at most the cap, which is also the answer where it won't fit before.
+    /// `Retry-After` in seconds: when the bound is first predicted to fit if nobody else comes (while nothing is known,
+    /// when all that is there is done), spread by the request's id. At least 1; at most the cap, which is also the answer where it won't fit before.
     #[must_use]
     pub fn retry_after_s(&self, request: &Request, snapshot: &Snapshot) -> u32 {
         let alpha = request.alpha.unwrap_or(self.settings.alpha);
@@ -80,6 +80,9 @@ impl Controller {
         let cap = self.settings.retry_cap_s.max(1);
         let misfits = |seconds: u32| {
             let later = engine.drained(f64::from(seconds), self.idle);
+            if !self.is_armed() {
+                return later != Snapshot::idle(self.idle);
+            }
             let bound_ms = self.predict(&request.context, &later, alpha).bound_ms;
             !self.fits(bound_ms, request.budget_ms)
         };

@@ -58,6 +58,8 @@ pub struct Settings {
     pub retry_cap_s: u32,
     /// Completions to fit the first model on, where no calibration was given; 0 to learn nothing.
     pub training_rows: usize,
+    /// Until something is known, more requests at once are a flood.
+    pub learning_load: u32,
 }
 
 impl Settings {
@@ -75,6 +77,7 @@ impl Settings {
             support_margin: 0.1,
             retry_cap_s: 60,
             training_rows: 500,
+            learning_load: 32,
         }
     }
 }
@@ -134,7 +137,8 @@ pub enum Verdict {
     Infeasible,
     /// 503: the bound does not fit now.
     Overloaded,
-    /// Nothing is known of a state like this (503), or of a request like this (422).
+    /// Nothing is known of a state like this (503), or of a request like this (422), and there is nothing to learn from it
+    /// now.
     Unsupported,
 }
 
@@ -186,8 +190,9 @@ impl Controller {
     pub fn decide(&mut self, request: &Request, snapshot: &Snapshot) -> Decision {
         self.settle(snapshot);
         let assessed = self.assess(request, snapshot);
+        self.lessons.note(assessed.features.load());
         match assessed.verdict {
-            Verdict::Promised => self.shedding = false,
+            Verdict::Promised => (self.shedding, self.barren) = (false, 0),
             Verdict::Overloaded => self.shedding = true,
             _ => {}
         }
@@ -260,7 +265,7 @@ impl Controller {
             } else {
                 Verdict::Overloaded
             }
-        } else if self.is_armed() {
+        } else if self.is_armed() || !self.teaches(features.load()) {
             Verdict::Unsupported
         } else {
             Verdict::Observed
@@ -288,33 +293,9 @@ impl Controller {
         now.bound_ms.is_ok_and(|u| u <= request.budget_ms) || now.bound_ms.is_err()
     }
 
-    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run. Beside it run as many as
-    /// lie between two of it, one by one on an idle engine: after a start the prefix cache is cold, so that nothing fits
-    /// that would fit a warm one, and the quota alone would take long to warm it.
-    fn explores(&mut self, snapshot: &Snapshot) -> bool {
-        let every = self.settings.explore_every;
-        if every == 0 {
-            return false;
-        }
-        let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
-        self.misfits += 1;
-        let warms = self.warmed < every && self.is_idle(snapshot);
-        self.warmed += u32::from(warms);
-        warms || turn == 0
-    }
-
     /// Whether nothing that was promised waits or runs.
-    fn is_idle(&self, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_idle(&self, snapshot: &Snapshot) -> bool {
         self.ledger.with_unseen(snapshot).promised == LaneLoad::default()
-    }
-
-    /// An engine with nothing to do, in a state that was never calibrated: who runs on it holds nobody up, and what
-    /// becomes of it is how the state becomes known. Refusing there would leave it unknown for ever.
-    fn is_free_to_learn(&self, assessed: &Decision, snapshot: &Snapshot) -> bool {
-        let Err(NoBound::OutOfSupport(feature)) = assessed.bound_ms else {
-            return false;
-        };
-        self.adapts() && !is_of_request(feature) && self.is_idle(snapshot)
     }
 
     fn fallback(&self, verdict: Verdict) -> Verdict {

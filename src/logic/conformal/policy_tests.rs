@@ -77,7 +77,11 @@ fn a_state_outside_of_the_calibration_gets_no_promise_by_setting() {
 #[test]
 fn an_idle_engine_that_was_never_seen_neither_hides_a_422_nor_locks_anybody_out() {
     let mut rng = SplitMix64::new(2);
-    let mut c = Controller::learning(without_exploring(), CalibratorConfig::default(), IDLE);
+    let settings = Settings {
+        learning_load: 1000,
+        ..without_exploring()
+    };
+    let mut c = Controller::learning(settings, CalibratorConfig::default(), IDLE);
     let rows = rows(&mut rng, 600);
     c.adopt(Model::deployed(&rows).unwrap());
     let mut serve = |c: &mut Controller, load| serve(c, &mut rng, load, 1e6).verdict;
@@ -97,6 +101,31 @@ fn an_idle_engine_that_was_never_seen_neither_hides_a_422_nor_locks_anybody_out(
         c.ended(&d, Latency::Exact(400.0), Course::AsDecided);
     }
     assert_eq!(c.decide(&r, &engine(0)).verdict, Verdict::Promised);
+}
+
+/// Refusals alone would teach nothing to a controller whose models are of another load.
+#[test]
+fn a_learner_that_promises_nothing_looks_at_the_idle_engine_again_and_again() {
+    let settings = Settings {
+        explore_every: 10,
+        learning_load: 1000,
+        ..Settings::at(alpha(0.05))
+    };
+    let mut rng = SplitMix64::new(2);
+    let mut learner = Controller::learning(settings, CalibratorConfig::default(), IDLE);
+    learner.adopt(Model::deployed(&rows(&mut rng, 600)).unwrap());
+    for i in 0..300 {
+        serve(&mut learner, &mut rng, i % 40, 1e6);
+    }
+    assert!(learner.is_armed());
+    (learner.misfits, learner.barren, learner.warmed) = (0, 0, 0);
+    let explored = |mut c: Controller| {
+        let runs = |_: &i32| c.decide(&request(200, 50.0), &engine(0)).verdict == Verdict::Explored;
+        (0..79).filter(runs).count()
+    };
+    // One in ten, and beside them ten at first; of a learner ten more after forty in vain.
+    assert_eq!(explored(controller(settings)), 10 + 7);
+    assert_eq!(explored(learner), 2 * (10 + 3));
 }
 
 #[test]

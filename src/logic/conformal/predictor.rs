@@ -1,6 +1,6 @@
 //! The three predictors behind one type, fitted on the same rows and answering in milliseconds.
 
-use linfa::traits::Fit;
+use linfa::traits::{Fit, Predict};
 use linfa::{Dataset, DatasetBase};
 use ndarray::{Array1, Array2, Ix1};
 use serde::{Deserialize, Serialize};
@@ -74,8 +74,8 @@ pub enum PredictorKind {
 /// A fitted predictor of a quantile (of the mean, for the arithmetic: calibration makes up for it).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Predictor {
-    /// On log1p of the latency.
-    Trees(QuantileTrees),
+    /// On log1p of the latency, less that of the arithmetic's: what it gets wrong, and its quantile.
+    Trees(Throughput, QuantileTrees),
     Throughput(Throughput),
     Constant(Constant),
 }
@@ -92,10 +92,14 @@ impl Predictor {
     ) -> Result<Self, FitError> {
         Ok(match kind {
             PredictorKind::Trees => {
-                // A quantile survives a monotone map, so the log changes only what the trees see:
-                // latencies over two orders of magnitude, with equal weight for equal ratios.
+                // A quantile survives a monotone map, so the log changes only what the trees see: latencies over two
+                // orders of magnitude, with equal weight for equal ratios. Trees say nothing beyond what they were
+                // fitted on but what held at its edge; the arithmetic goes on.
+                let arithmetic = ThroughputParams.fit(data)?;
                 let logs = data.targets().mapv(|ms| ms.max(0.0).ln_1p());
-                Self::Trees(params.fit(&DatasetBase::new(data.records().view(), logs))?)
+                let known = arithmetic.predict(data.records()).mapv(f64::ln_1p);
+                let trees = params.fit(&DatasetBase::new(data.records().view(), logs - known))?;
+                Self::Trees(arithmetic, trees)
             }
             PredictorKind::Throughput => Self::Throughput(ThroughputParams.fit(data)?),
             PredictorKind::Constant => Self::Constant(
@@ -111,7 +115,10 @@ impl Predictor {
     #[must_use]
     pub fn predict_ms(&self, x: &Features) -> f64 {
         let ms = match self {
-            Self::Trees(t) => f64::from(t.forest.predict_row(&x.0)).exp_m1(),
+            Self::Trees(arithmetic, t) => {
+                let known = arithmetic.predict_row(x);
+                known + (1.0 + known) * f64::from(t.forest.predict_row(&x.0)).exp_m1()
+            }
             Self::Throughput(t) => t.predict_row(x),
             Self::Constant(c) => f64::from(c.0),
         };
@@ -122,10 +129,10 @@ impl Predictor {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         match self {
-            Self::Trees(t) => t.forest.is_sound(COUNT),
-            Self::Throughput(t) => {
-                t.intercept.is_finite() && t.weights.iter().all(|w| w.is_finite())
+            Self::Trees(arithmetic, t) => {
+                Self::Throughput(*arithmetic).is_sound() && t.forest.is_sound(COUNT)
             }
+            Self::Throughput(t) => t.weights.iter().all(|w| w.is_finite() && *w >= 0.0),
             Self::Constant(c) => c.0.is_finite(),
         }
     }

@@ -166,7 +166,11 @@ fn look_up(
     let before = cache.usage();
     assert_eq!(cache.probe(&text, limit), expected);
     let beginnings = Beginnings::of(&text);
-    assert_eq!(cache.index().probe(&beginnings, limit), expected, "the index");
+    assert_eq!(
+        cache.index().probe(&beginnings, limit),
+        expected,
+        "the index"
+    );
     assert_eq!(cache.usage(), before, "a probe changes nothing");
     let got = cache.match_prefix(&text, limit);
     assert_eq!(got.map_or(0, |g| g.tokens), expected);

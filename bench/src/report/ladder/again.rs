@@ -46,7 +46,10 @@ fn change(metric: &Metric, before: &Cell, again: &Cell) -> String {
     match (of(before), of(again)) {
         (Some(a), Some(b)) if a > 0.0 => {
             let digits = digits(a);
-            format!("{a:.digits$} → {b:.digits$} ({:+.1}%)", 100.0 * (b / a - 1.0))
+            format!(
+                "{a:.digits$} → {b:.digits$} ({:+.1}%)",
+                100.0 * (b / a - 1.0)
+            )
         }
         _ => "–".into(),
     }

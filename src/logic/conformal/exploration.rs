@@ -1,0 +1,42 @@
+//! Who runs although its bound does not fit or there is none, for what there is to learn of it: a controller that refuses
+//! everything would never see that it could stop.
+
+use super::controller::{Controller, NoBound};
+use super::features::is_of_request;
+use super::policy::Decision;
+use super::snapshot::Snapshot;
+
+/// Refusals in a row, in multiples of what lies between two of the exploration quota, that may be a lock-out.
+const BARREN: u64 = 4;
+
+impl Controller {
+    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run. Beside it run as many as
+    /// lie between two of it, one by one on an idle engine: after a start the prefix cache is cold, so that nothing fits
+    /// that would fit a warm one, and the quota alone would take long to warm it. So again whenever a controller
+    /// that learns by itself has promised nothing for a while: either nothing can be, or what it has learnt is of another
+    /// load, and nobody's promise is at risk.
+    pub(super) fn explores(&mut self, snapshot: &Snapshot) -> bool {
+        let every = self.settings.explore_every;
+        if every == 0 {
+            return false;
+        }
+        let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
+        self.misfits += 1;
+        self.barren += 1;
+        if self.is_learner() && self.barren.is_multiple_of(BARREN * u64::from(every)) {
+            self.warmed = 0;
+        }
+        let warms = self.warmed < every && self.is_idle(snapshot);
+        self.warmed += u32::from(warms);
+        warms || turn == 0
+    }
+
+    /// An engine with nothing to do, in a state that was never calibrated: who runs on it holds nobody up, and what
+    /// becomes of it is how the state becomes known. Refusing there would leave it unknown for ever.
+    pub(super) fn is_free_to_learn(&self, assessed: &Decision, snapshot: &Snapshot) -> bool {
+        let Err(NoBound::OutOfSupport(feature)) = assessed.bound_ms else {
+            return false;
+        };
+        self.adapts() && !is_of_request(feature) && self.is_idle(snapshot)
+    }
+}
