@@ -82,7 +82,13 @@ async fn admission_refuses_what_is_over_the_token_cap_and_gives_the_seat_back() 
         job.ticket = Ticket::new(accounts());
         job.ticket.reservation = Some(capacity.reserve(1).unwrap());
         let wish = Wish::default();
-        let answer = admission.send(Submit { spec, wish, job }).await.unwrap();
+        let submit = Submit {
+            spec,
+            wish,
+            beginnings: Beginnings::default(),
+            job,
+        };
+        let answer = admission.send(submit).await.unwrap();
         if admitted {
             assert_eq!(answer, Ok(None), "off: nothing is told");
         } else {

@@ -21,7 +21,7 @@ use cadenced::job::{Job, Wish};
 use cadenced::logic::admission::{CapacityCap, RetryAfter};
 use cadenced::logic::capacity::{Capacity, CapacityExceeded, CapacityLimits};
 use cadenced::logic::kv::{Demand, KvPool, Lease, Reservation, Shortfall};
-use cadenced::logic::prefix::{EvictionOrder, PrefixCache as PrefixTree, PrefixIndex};
+use cadenced::logic::prefix::{Beginnings, EvictionOrder, PrefixCache as PrefixTree, PrefixIndex};
 use cadenced::logic::request::{Lane, RequestSpec, Terms};
 use cadenced::logic::scheduler::StepLimits;
 use cadenced::logic::scheduler::policy::{Policy, StepOrder};

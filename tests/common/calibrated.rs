@@ -140,7 +140,6 @@ fn artifact(said: Said, provenance: Provenance) -> Artifact {
         model: Model {
             hi: Predictor::Throughput(Throughput {
                 weights: [said.own, said.others, 0.0],
-                intercept: 0.0,
             }),
             lo: None,
         },

@@ -92,7 +92,7 @@ fn a_cell_that_was_run_again_stands_beside_what_it_was() {
     of.engine_fingerprint = Some("bbbbbbbbbbbb".into());
     of.write(&path).unwrap();
     let table = again::table(&read());
-    let row = "| rung2-b-100-0 | aaaa | bbbbbbbb | 0.050 → 0.075 (+50.0%) | 0.050 → 0.075 (+50.0%) | 100 → 100 (+0.0%) |";
+    let row = "| rung2-b-100-0 | aaaa | bbbbbbbb | 0.050 → 0.075 (+50.0%) | 0.050 → 0.075 (+50.0%) | 101 → 101 (+0.0%) |";
     assert!(table.contains(row), "{table}");
 }
 
