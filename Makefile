@@ -108,7 +108,7 @@ bench-smoke: model ## In under three minutes: calibrate, a three-rung mini ladde
 	$(BIN)/cadenced-bench calibrate --short --mix short --rates 2 --out $(SMOKE)/calibration.json
 	$(BIN)/cadenced-bench ladder --calibration $(SMOKE)/calibration.json --out $(SMOKE)/ladder \
 	  --rungs config/rung1-fifo.toml,config/rung3-continuous.toml,config/rung4-cache.toml \
-	  --seeds 1 --arrivals 40 --percentile 95
+	  --seeds 1 --arrivals 30 --percentile 95
 	$(BIN)/cadenced-bench report $(SMOKE)/ladder
 
 .PHONY: bench
