@@ -20,7 +20,7 @@ use crate::messages::RequestEnded;
 use crate::model::sampling::SamplingParams;
 use crate::model::transcripts::Transcripts;
 use crate::model::vocab::Vocab;
-use crate::reply::{Frame, ReplySender, SendFailure, Usage};
+use crate::reply::{Frame, ReplySender, SendFailure, Timings, Usage};
 use crate::telemetry::accounts::Ticket;
 
 /// What a request wants of admission.
@@ -45,6 +45,30 @@ pub enum Standing {
     Demoted,
     /// The same, and it is not to run at all.
     Revoked,
+}
+
+/// When a request first came to something; `None` before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Marks {
+    /// Taken from the queue, for the last time before its first token.
+    pub taken: Option<Timestamp>,
+    pub first_token: Option<Timestamp>,
+    pub first_text: Option<Timestamp>,
+}
+
+impl Marks {
+    /// What lies between them, for a request of this arrival.
+    #[must_use]
+    pub fn timings(&self, arrival: Timestamp) -> Timings {
+        let between = |from: Option<Timestamp>, to: Option<Timestamp>| {
+            Some(to?.since(from?).as_micros() as f64 * 1e-3)
+        };
+        Timings {
+            queue_ms: between(Some(arrival), self.taken),
+            prefill_ms: between(self.taken, self.first_token),
+            first_decode_ms: between(self.first_token, self.first_text),
+        }
+    }
 }
 
 /// What admission decided. It goes back there with the outcome.
@@ -88,7 +112,7 @@ pub struct Job {
     pub transcripts: Option<Arc<Transcripts>>,
     /// Prompt tokens that came out of the prefix cache when it started; `None` before.
     pub cached_tokens: Option<u32>,
-    pub first_token_at: Option<Timestamp>,
+    pub marks: Marks,
     /// `None` before admission, and for the warm-up, which does not pass through it.
     pub admitted: Option<Admitted>,
 }
@@ -114,24 +138,32 @@ impl Job {
             cacheable: true,
             transcripts: None,
             cached_tokens: None,
-            first_token_at: None,
+            marks: Marks::default(),
             admitted: None,
+        }
+    }
+
+    /// It leaves the queue to run.
+    pub fn take(&mut self, now: Timestamp) {
+        if self.generated.is_empty() {
+            self.marks.taken = Some(now);
         }
     }
 
     /// Takes a token of the reply and passes on what text it completes. `Some` when the reply ends with it.
     pub fn deliver(&mut self, token: TokenId, now: Timestamp) -> Option<Outcome> {
-        self.first_token_at.get_or_insert(now);
+        self.marks.first_token.get_or_insert(now);
         self.generated.push(token);
         if self.vocab.is_eog(token) && !self.ignore_eos {
             return Some(Outcome::Finished(FinishReason::Stop));
         }
         let mut out = String::new();
         let stopped = self.text.push(self.vocab.piece(token), &mut out);
-        if !out.is_empty()
-            && let Err(failure) = self.reply.text(out)
-        {
-            return Some(lost(failure));
+        if !out.is_empty() {
+            self.marks.first_text.get_or_insert(now);
+            if let Err(failure) = self.reply.text(out) {
+                return Some(lost(failure));
+            }
         }
         if self.reply.is_abandoned() {
             return Some(Outcome::Cancelled);
@@ -235,6 +267,7 @@ impl Job {
                 self.reply.end(Frame::Finished {
                     reason,
                     usage,
+                    timings: self.marks.timings(spec.arrival),
                     receipt,
                 })
             }),
@@ -255,7 +288,7 @@ impl Job {
             (outcome, _) => outcome,
         };
         self.ticket
-            .end(outcome, spec, usage, self.first_token_at, now);
+            .end(outcome, spec, usage, self.marks.first_token, now);
     }
 
     /// Tokens that its next start has to compute, as far as admission could tell.

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::error::ServeError;
@@ -22,6 +23,17 @@ pub struct Usage {
     pub cached_tokens: u32,
 }
 
+/// Where the time to the first text went; `None` for what the request did not come to.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Timings {
+    /// From its arrival until it was taken from the queue to get its first token.
+    pub queue_ms: Option<f64>,
+    /// From there to its first token, which the step samples that computes the end of the prompt.
+    pub prefill_ms: Option<f64>,
+    /// From there to the first text: not every token completes one.
+    pub first_decode_ms: Option<f64>,
+}
+
 /// What the engine tells a client.
 #[derive(Debug)]
 pub enum Frame {
@@ -31,6 +43,7 @@ pub enum Frame {
     Finished {
         reason: FinishReason,
         usage: Usage,
+        timings: Timings,
         receipt: Option<Receipt>,
     },
     /// The reply ends here because something failed.

@@ -157,7 +157,7 @@ impl Handler<Take> for WaitQueue {
         let mut requests = Vec::new();
         while ask_again.is_none() {
             let before = rule;
-            let Some((spec, job)) = self.logic.take(&mut rule) else {
+            let Some((spec, mut job)) = self.logic.take(&mut rule) else {
                 break;
             };
             // One whose client has left takes no seat; its Cancel is on the way or came too early.
@@ -167,6 +167,7 @@ impl Handler<Take> for WaitQueue {
                 self.changed(ctx);
             } else {
                 self.recheck(&spec, &job, &mut running);
+                job.take(now);
                 requests.push((spec, job));
             }
         }

@@ -19,7 +19,7 @@ use super::reply::Reply;
 use super::state::{AppState, Served};
 use super::{errors, promise};
 use crate::error::ServeError;
-use crate::job::Job;
+use crate::job::{Job, Marks};
 use crate::logic::conformal::receipt::Answer;
 use crate::logic::output::TextAssembler;
 use crate::logic::time::Timestamp;
@@ -116,7 +116,7 @@ async fn accept(
             .clone()
             .filter(|_| door == Door::Public),
         cached_tokens: None,
-        first_token_at: None,
+        marks: Marks::default(),
         admitted: None,
     };
     if door == Door::Admin {
@@ -173,6 +173,7 @@ async fn complete(accepted: Accepted) -> HttpResponse {
             Frame::Finished {
                 reason,
                 usage,
+                timings,
                 receipt,
             } => {
                 let json = openai::completion_json(&Completion {
@@ -182,6 +183,7 @@ async fn complete(accepted: Accepted) -> HttpResponse {
                     content: &content,
                     finish_reason: reason,
                     usage,
+                    timings,
                 });
                 let mut response = HttpResponse::Ok()
                     .content_type("application/json")

@@ -11,7 +11,7 @@ use futures_util::Stream;
 use super::openai::ChunkWriter;
 use super::reply::Reply;
 use crate::logic::conformal::receipt::Receipt;
-use crate::reply::{Frame, Usage};
+use crate::reply::{Frame, Timings, Usage};
 
 /// What the stream sends next.
 enum Next {
@@ -42,9 +42,11 @@ impl Events {
     }
 
     /// What follows the end of a reply that is complete.
-    fn rest(&self, usage: Usage, receipt: Option<Receipt>) -> Vec<String> {
+    fn rest(&self, usage: Usage, timings: Timings, receipt: Option<Receipt>) -> Vec<String> {
         let receipt = receipt.map(|r| self.chunks.receipt_chunk(&r));
-        let usage = self.include_usage.then(|| self.chunks.usage_chunk(usage));
+        let usage = self
+            .include_usage
+            .then(|| self.chunks.usage_chunk(usage, timings));
         let done = Some("[DONE]".to_owned());
         [receipt, usage, done].into_iter().flatten().collect()
     }
@@ -65,9 +67,10 @@ impl Stream for Events {
                 Some(Frame::Finished {
                     reason,
                     usage,
+                    timings,
                     receipt,
                 }) => {
-                    this.next = Next::Rest(this.rest(usage, receipt).into_iter());
+                    this.next = Next::Rest(this.rest(usage, timings, receipt).into_iter());
                     Some(this.chunks.finish_chunk(reason))
                 }
                 Some(Frame::Failed(error)) => {

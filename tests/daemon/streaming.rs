@@ -237,3 +237,24 @@ fn a_reply_that_is_not_streamed_is_one_json_object() {
     assert_eq!(d.get("/v1/models/the-name").json(), models["data"][0]);
     assert_error(&d.get("/v1/models/another"), 404, "model_not_found");
 }
+
+/// The way to the first text is told in parts: a request that waits for another's seat has waited for most of it.
+#[test]
+fn the_bill_says_where_the_time_to_the_first_text_went() {
+    let d = paced("5000", &[("scheduler.max_running", "1")]);
+    let mut first = d.chat(&ask("first", 400, true));
+    first.read_text(10);
+    let second = whole(&d, "second", 5, false).json();
+    let part = |of: &Value, name: &str| of["timings"][name].as_f64().unwrap();
+    // Hundreds of steps of the other's were still to come, and a step makes a token.
+    assert!(part(&second, "queue_ms") >= 40.0 * 5.0, "{second}");
+    assert!(part(&second, "prefill_ms") >= 5.0, "{second}");
+    assert!(part(&second, "first_decode_ms") >= 0.0, "{second}");
+    first.rest();
+    let mut streamed = ask("third", 5, true);
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let reply = d.chat(&streamed).response();
+    let bill = reply.chunks().pop().unwrap();
+    assert!(part(&bill, "prefill_ms") >= 5.0, "{bill}");
+    assert!(part(&bill, "queue_ms") >= 0.0, "{bill}");
+}

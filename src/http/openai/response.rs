@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::error::ServeError;
 use crate::logic::conformal::receipt::Receipt;
 use crate::logic::request::FinishReason;
-use crate::reply::Usage;
+use crate::reply::{Timings, Usage};
 
 /// What ends every successful stream, framed.
 pub const DONE: &str = "data: [DONE]\n\n";
@@ -49,7 +49,7 @@ pub enum Chunk<'a> {
     /// What was promised of the reply and what came of it, as an extension in a chunk of its own. It has one empty
     /// choice, because clients that did not ask for a usage chunk look into `choices[0]` of every chunk.
     Receipt(&'a Receipt),
-    Usage(Usage),
+    Usage(Usage, Timings),
     Error(&'a ServeError),
 }
 
@@ -100,8 +100,8 @@ impl ChunkWriter {
         self.json(Chunk::Finish(reason))
     }
 
-    pub fn usage_chunk(&self, usage: Usage) -> String {
-        self.json(Chunk::Usage(usage))
+    pub fn usage_chunk(&self, usage: Usage, timings: Timings) -> String {
+        self.json(Chunk::Usage(usage, timings))
     }
 
     pub fn receipt_chunk(&self, receipt: &Receipt) -> String {
@@ -151,10 +151,12 @@ impl ChunkWriter {
                 write_value(out, receipt);
                 out.extend_from_slice(b"}}");
             }
-            Chunk::Usage(usage) => {
+            Chunk::Usage(usage, timings) => {
                 out.extend_from_slice(self.head.as_bytes());
                 out.extend_from_slice(br#"],"usage":"#);
                 write_value(out, &usage_value(usage));
+                out.extend_from_slice(br#","timings":"#);
+                write_value(out, &timings);
                 out.push(b'}');
             }
             Chunk::Error(error) => write_value(out, &error.to_json()),
@@ -193,6 +195,7 @@ pub struct Completion<'a> {
     pub content: &'a str,
     pub finish_reason: FinishReason,
     pub usage: Usage,
+    pub timings: Timings,
 }
 
 pub fn completion_json(completion: &Completion) -> String {
@@ -208,6 +211,7 @@ pub fn completion_json(completion: &Completion) -> String {
             "finish_reason": finish_reason_str(completion.finish_reason),
         }],
         "usage": usage_value(completion.usage),
+        "timings": completion.timings,
     })
     .to_string()
 }

@@ -19,6 +19,16 @@ const USAGE: Usage = Usage {
     cached_tokens: 4,
 };
 
+const TIMINGS: Timings = Timings {
+    queue_ms: Some(1.5),
+    prefill_ms: Some(20.0),
+    first_decode_ms: None,
+};
+
+fn timings_json() -> Value {
+    json!({"queue_ms": 1.5, "prefill_ms": 20.0, "first_decode_ms": null})
+}
+
 fn usage_json() -> Value {
     json!({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10,
         "prompt_tokens_details": {"cached_tokens": 4}})
@@ -53,9 +63,9 @@ fn b031_b032_role_once_then_content_then_finish() {
 #[test]
 fn b034_b035_usage_chunk_has_empty_choices_and_the_others_null_usage() {
     let writer = writer(true);
-    let usage = parsed(&writer.usage_chunk(USAGE));
+    let usage = parsed(&writer.usage_chunk(USAGE, TIMINGS));
     let expected = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk",
-        "created": 1_700_000_000, "model": "m\"odel", "choices": [], "usage": usage_json()});
+        "created": 1_700_000_000, "model": "m\"odel", "choices": [], "usage": usage_json(), "timings": timings_json()});
     assert_eq!(usage, expected);
     for chunk in [
         writer.role_chunk(),
@@ -86,11 +96,12 @@ fn b037_completion_has_every_required_key() {
         content: "🦀\n\"",
         finish_reason: FinishReason::Length,
         usage: USAGE,
+        timings: TIMINGS,
     };
     let expected = json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 5, "model": "m",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "🦀\n\"", "refusal": null},
             "logprobs": null, "finish_reason": "length"}],
-        "usage": usage_json()});
+        "usage": usage_json(), "timings": timings_json()});
     assert_eq!(parsed(&completion_json(&completion)), expected);
 }
 
@@ -151,7 +162,7 @@ proptest! {
     #[test]
     fn usage_never_overflows(prompt_tokens: u32, completion_tokens: u32, cached_tokens: u32) {
         let usage = Usage { prompt_tokens, completion_tokens, cached_tokens };
-        let chunk = parsed(&writer(true).usage_chunk(usage));
+        let chunk = parsed(&writer(true).usage_chunk(usage, TIMINGS));
         let total = u64::from(prompt_tokens) + u64::from(completion_tokens);
         prop_assert_eq!(chunk["usage"]["total_tokens"].as_u64(), Some(total));
     }

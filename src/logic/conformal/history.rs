@@ -10,7 +10,7 @@ use super::predictor::Row;
 
 /// Completions that calibrate a model, other than the first, when it comes: of half as many the 99% is the highest score.
 const HELD_BACK: usize = 256;
-/// What is kept, in multiples of what the first model is fitted on.
+/// What is kept beside these, in multiples of what the first model is fitted on.
 const KEPT: usize = 4;
 
 /// See the module's text.
@@ -47,7 +47,7 @@ impl History {
         if self.wanted == 0 {
             return;
         }
-        if self.rows.len() >= KEPT * self.wanted {
+        if self.rows.len() >= KEPT * self.wanted + HELD_BACK {
             self.rows.pop_front();
         }
         self.rows.push_back(row);
@@ -106,7 +106,7 @@ mod tests {
                     .unwrap_or_default();
                 assert_eq!(newest + fresh.len(), i);
                 assert!(given.is_empty() || fresh.len() == HELD_BACK);
-                assert!(fitted.len() <= KEPT * 200 - fresh.len());
+                assert!(fitted.len() <= KEPT * 200 + HELD_BACK - fresh.len());
                 given.push(i + 1);
             }
         }
