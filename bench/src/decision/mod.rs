@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use cadenced::logic::conformal::boosting::BoostParams;
 use cadenced::promises;
 use clap::Args;
 use serde::Serialize;
@@ -84,7 +83,6 @@ struct Blocked {
 #[derive(Serialize)]
 struct ArtifactFile {
     bytes: u64,
-    trees: usize,
     scores: usize,
     /// From the file's name to a controller that promises.
     load_ms: Spread,
@@ -173,7 +171,6 @@ impl ArtifactFile {
         let ms: Vec<f64> = loads.iter().map(|(ms, _)| *ms).collect();
         Ok(Self {
             bytes: std::fs::metadata(&calibrated.file)?.len(),
-            trees: BoostParams::default().trees,
             scores: loads[0].1,
             load_ms: Spread::of(&ms),
         })

@@ -117,9 +117,8 @@ fn requirements(results: &Value) -> String {
     let file = &results["artifact"];
     t.text
         + &format!(
-            "\nThe file has {} kB: {} trees and {} scores. The SLO was {} s.\n",
+            "\nThe file has {} kB, with {} scores. The SLO was {} s.\n",
             (number(&file["bytes"]) * 1e-3).round(),
-            file["trees"],
             file["scores"],
             number(&results["slo_ms"]) * 1e-3
         )
@@ -163,7 +162,7 @@ mod tests {
             let row = |p99: f64| json!({ "load": 1.0, "cpu": { "p50_us": spread(2.0, 3.0), "p99_us": spread(20.0, p99) } });
             json!({
                 "slo_ms": 5000,
-                "artifact": { "bytes": 28_400, "trees": 100, "scores": 300, "load_ms": spread(1.0, 2.0) },
+                "artifact": { "bytes": 28_400, "scores": 300, "load_ms": spread(1.0, 2.0) },
                 "loaded": [row(p99), row(30.0)],
                 "blocked": { "refusals": { "p99_ms": spread(1.0, refusal) } },
             })
@@ -176,7 +175,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("28 kB: 100 trees and 300 scores. The SLO was 5 s."),
+            text.contains("28 kB, with 300 scores. The SLO was 5 s."),
             "{text}"
         );
         assert_eq!(missed(&requirements(&results(50.1, 5.0))), 1);

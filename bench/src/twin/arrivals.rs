@@ -23,6 +23,8 @@ use crate::load::record::Record;
 const TOKENS_PER_WORD: f64 = 1.25;
 /// What a chat template adds.
 const TEMPLATE_TOKENS: u32 = 24;
+/// Who sends no system message is given one by the default model's template, the same for all: a block of it and more.
+const DEFAULT_SYSTEM_TOKENS: u32 = 20;
 /// Words of the texts in bench/data: a system prompt, the agent's tools, a question with what stands before
 /// it, an agent's call and its result, and an answer in a history.
 const SYSTEM_WORDS: u32 = 452;
@@ -135,12 +137,13 @@ impl Offer {
 
 /// Which tokens the prompt shares with which others.
 fn text(ask: &Ask, prompt_tokens: u32) -> Text {
-    let (head, words) = match beginning(ask) {
-        Beginning::System(i) => (1 + i as u64, SYSTEM_WORDS),
-        Beginning::Tools => (1000, TOOLS_WORDS),
+    let of = |words: u32| (f64::from(words) * TOKENS_PER_WORD) as u32;
+    let (head, head_tokens) = match beginning(ask) {
+        Beginning::System(i) => (1 + i as u64, of(SYSTEM_WORDS)),
+        Beginning::Tools => (1000, of(TOOLS_WORDS)),
+        Beginning::Own if ask.class == Class::Short => (2000, DEFAULT_SYSTEM_TOKENS),
         Beginning::Own => (0, 0),
     };
-    let head_tokens = (f64::from(words) * TOKENS_PER_WORD) as u32;
     Text {
         head,
         head_tokens: head_tokens.min(prompt_tokens - 1),

@@ -19,7 +19,7 @@ use super::support::Support;
 const MAGIC: &[u8] = b"cadenced.conformal\0";
 
 /// Counted up whenever the layout of [`Artifact`] changes.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// Bytes of a SHA-256.
 const DIGEST: usize = 32;

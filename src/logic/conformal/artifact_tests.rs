@@ -50,10 +50,10 @@ fn other_bytes_are_refused_and_never_panic() {
         assert!(Artifact::decode(&bytes[..end]).is_err());
     }
     let mut newer = bytes.clone();
-    newer[MAGIC.len()] = 4;
+    newer[MAGIC.len()] = 5;
     assert!(matches!(
         Artifact::decode(&newer),
-        Err(DecodeError::Version(4))
+        Err(DecodeError::Version(5))
     ));
     let mut other = a.clone();
     other.features[3] = "arrival_rate".into();

@@ -22,15 +22,16 @@ const YIELDING: [&str; 2] = [
 /// See the module's text. Observing and asking are O(features).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Support {
-    /// The smallest values of each feature, ascending.
-    low: [[f32; DEPTH]; COUNT],
+    /// The smallest values of each feature, ascending: all features' first, then all their second. A decision looks at
+    /// the last ones alone, which are a cache line.
+    low: [[f32; COUNT]; DEPTH],
     /// The largest, negated: ascending too.
-    high: [[f32; DEPTH]; COUNT],
+    high: [[f32; COUNT]; DEPTH],
 }
 
 impl Default for Support {
     fn default() -> Self {
-        let none = [[f32::INFINITY; DEPTH]; COUNT];
+        let none = [[f32::INFINITY; COUNT]; DEPTH];
         Self {
             low: none,
             high: none,
@@ -49,19 +50,20 @@ impl<'a> FromIterator<&'a Features> for Support {
 impl Support {
     /// Takes an observation into the ranges.
     pub fn observe(&mut self, x: &Features) {
-        for ((low, high), x) in self.low.iter_mut().zip(&mut self.high).zip(x.0) {
-            keep_smallest(low, x);
-            keep_smallest(high, -x);
+        for (feature, x) in x.0.into_iter().enumerate() {
+            keep_smallest(&mut self.low, feature, x);
+            keep_smallest(&mut self.high, feature, -x);
         }
     }
 
     /// The first feature that lies outside of its range by more than `margin` × the range's width.
     #[must_use]
     pub fn outside(&self, x: &Features, margin: f32) -> Option<&'static str> {
-        let ranges = self.low.iter().zip(&self.high).zip(x.0).zip(NAMES);
-        ranges
-            .map(|((ends, x), name)| {
-                let (low, high) = (ends.0[DEPTH - 1], -ends.1[DEPTH - 1]);
+        let ends = self.low[DEPTH - 1].iter().zip(&self.high[DEPTH - 1]);
+        ends.zip(x.0)
+            .zip(NAMES)
+            .map(|(((low, high), x), name)| {
+                let (low, high) = (*low, -*high);
                 let slack = margin * (high - low).max(0.0);
                 (x >= low - slack && x <= high + slack, name)
             })
@@ -69,12 +71,12 @@ impl Support {
     }
 }
 
-/// Puts `x` into the ascending `kept` if it is smaller than the last, which it pushes out.
-fn keep_smallest(kept: &mut [f32; DEPTH], x: f32) {
-    if x < kept[DEPTH - 1] {
-        let at = kept.partition_point(|k| *k <= x);
-        kept.copy_within(at..DEPTH - 1, at + 1);
-        kept[at] = x;
+/// Puts `x` among the ascending values of a feature if it is smaller than the last, which it pushes out.
+fn keep_smallest(kept: &mut [[f32; COUNT]; DEPTH], feature: usize, mut x: f32) {
+    for row in kept {
+        if x < row[feature] {
+            std::mem::swap(&mut x, &mut row[feature]);
+        }
     }
 }
 
