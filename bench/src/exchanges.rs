@@ -106,7 +106,9 @@ fn slo_ms(daemon: &Daemon) -> Result<u64> {
     // After one that brings the beginning of all prompts into the cache, without which nothing was calibrated.
     let first = json!({ "messages": [{ "role": "user", "content": "Hello." }], "max_tokens": 1 });
     Exchange::of(daemon, "", CHAT, &first)?;
-    let quote = Exchange::of(daemon, "", QUOTE, &asked(600_000, false))?;
+    let ample = asked(600_000, false);
+    at_rest(daemon, &ample)?;
+    let quote = Exchange::of(daemon, "", QUOTE, &ample)?;
     let (_, body) = quote.answer.split_once("\r\n\r\n").context("no answer")?;
     let quoted: Value = serde_json::from_str(body)?;
     let bound_ms = quoted["bound_ms"].as_f64();
@@ -122,7 +124,7 @@ fn at_rest(daemon: &Daemon, body: &Value) -> Result<()> {
         }
         std::thread::sleep(SETTLE);
     }
-    bail!("nothing is promised after the streams have gone")
+    bail!("nothing is promised to an idle daemon")
 }
 
 /// The refusal, and the quote right after it.
