@@ -262,7 +262,7 @@ impl Job {
         }
         let sent = match outcome {
             _ if error.is_some() => error.map_or(Ok(()), |e| self.reply.end(Frame::Failed(e))),
-            Outcome::Finished(reason) => self.flush().and_then(|stopped| {
+            Outcome::Finished(reason) => self.flush(now).and_then(|stopped| {
                 let reason = if stopped { FinishReason::Stop } else { reason };
                 self.reply.end(Frame::Finished {
                     reason,
@@ -308,10 +308,11 @@ impl Job {
     }
 
     /// Sends the text that was held back; whether a stop string turned out to be in it.
-    fn flush(&mut self) -> Result<bool, SendFailure> {
+    fn flush(&mut self, now: Timestamp) -> Result<bool, SendFailure> {
         let mut rest = String::new();
         let stopped = self.text.finish(&mut rest);
         if !rest.is_empty() {
+            self.marks.first_text.get_or_insert(now);
             self.reply.text(rest)?;
         }
         Ok(stopped)

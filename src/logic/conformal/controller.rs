@@ -41,7 +41,9 @@ pub struct Controller {
     pub(super) shedding: bool,
     /// Requests that were about to be refused so far.
     pub(super) misfits: u64,
-    /// Those since the last promise.
+    /// Requests that are being explored now.
+    pub(super) exploring: u32,
+    /// Requests that were about to be refused since the last promise.
     pub(super) barren: u64,
     /// Requests that ran on an idle engine to warm its cache, or to see what it takes.
     pub(super) warmed: u32,
@@ -85,6 +87,7 @@ impl Controller {
             ledger: Ledger::default(),
             shedding: false,
             misfits: 0,
+            exploring: 0,
             barren: 0,
             warmed: 0,
             tally: Tally::default(),
@@ -157,6 +160,7 @@ impl Controller {
     pub fn admitted(&mut self, request: &Request, decision: &Decision) {
         let best_effort = decision.verdict == Verdict::BestEffort;
         self.ledger.admit(request.context, best_effort);
+        self.exploring += u32::from(decision.verdict == Verdict::Explored);
     }
 
     /// Takes in how an admitted request ended.
@@ -187,6 +191,7 @@ impl Controller {
             }
             Verdict::Explored => {
                 self.tally.explored += 1;
+                self.exploring = self.exploring.saturating_sub(1);
                 self.learn(decision, latency);
                 self.calibrator.relax(features);
             }

@@ -15,9 +15,16 @@ impl Controller {
     /// that would fit a warm one, and the quota alone would take long to warm it. So again whenever a controller
     /// that learns by itself has promised nothing for a while: either nothing can be, or what it has learnt is of another
     /// load, and nobody's promise is at risk.
-    pub(super) fn explores(&mut self, snapshot: &Snapshot) -> bool {
+    ///
+    /// One at a time: of many refusals a second, as a storm of retries makes, one in so many is a flood of its own. And
+    /// none where nothing is known at this level: what is to be learnt then is let in as [`Lessons`](super::lessons) say.
+    pub(super) fn explores(&mut self, assessed: &Decision, snapshot: &Snapshot) -> bool {
         let every = self.settings.explore_every;
-        if every == 0 {
+        let nothing_known = matches!(
+            assessed.bound_ms,
+            Err(NoBound::Unfitted | NoBound::TooFew(_))
+        );
+        if every == 0 || nothing_known {
             return false;
         }
         let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
@@ -28,15 +35,18 @@ impl Controller {
         }
         let warms = self.warmed < every && self.is_idle(snapshot);
         self.warmed += u32::from(warms);
-        warms || turn == 0
+        warms || (turn == 0 && self.exploring == 0)
     }
 
     /// An engine with nothing to do, in a state that was never calibrated: who runs on it holds nobody up, and what
     /// becomes of it is how the state becomes known. Refusing there would leave it unknown for ever.
     pub(super) fn is_free_to_learn(&self, assessed: &Decision, snapshot: &Snapshot) -> bool {
-        let Err(NoBound::OutOfSupport(feature)) = assessed.bound_ms else {
-            return false;
-        };
-        self.adapts() && !is_of_request(feature) && self.is_idle(snapshot)
+        self.is_unknown_to_learner(assessed.bound_ms) && self.is_idle(snapshot)
+    }
+
+    /// Whether there is no bound because the engine was never seen like this, and what completes would change that.
+    pub(super) fn is_unknown_to_learner(&self, bound_ms: Result<f64, NoBound>) -> bool {
+        matches!(bound_ms, Err(NoBound::OutOfSupport(feature)) if !is_of_request(feature))
+            && self.adapts()
     }
 }

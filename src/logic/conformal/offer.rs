@@ -84,7 +84,9 @@ impl Controller {
                 return later != Snapshot::idle(self.idle);
             }
             let bound_ms = self.predict(&request.context, &later, alpha).bound_ms;
-            !self.fits(bound_ms, request.budget_ms)
+            let is_explored =
+                self.is_unknown_to_learner(bound_ms) && later == Snapshot::idle(self.idle);
+            !is_explored && !self.fits(bound_ms, request.budget_ms)
         };
         let wait = last(0, cap, misfits).unwrap_or(0) + 1;
         spread_s(f64::from(wait), request.id.0, cap)

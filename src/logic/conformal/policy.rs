@@ -198,7 +198,7 @@ impl Controller {
         }
         let verdict = if assessed.verdict.admits() {
             assessed.verdict
-        } else if self.explores(snapshot) || self.is_free_to_learn(&assessed, snapshot) {
+        } else if self.explores(&assessed, snapshot) || self.is_free_to_learn(&assessed, snapshot) {
             Verdict::Explored
         } else {
             self.fallback(assessed.verdict)
@@ -219,12 +219,18 @@ impl Controller {
         }
     }
 
-    /// What the decision would be, exploration apart; changes nothing. [`Self::settle`] comes first.
+    /// What the decision would be, the exploration quota apart; changes nothing. [`Self::settle`] comes first.
     #[must_use]
     pub fn quote(&self, request: &Request, snapshot: &Snapshot) -> Decision {
         let assessed = self.assess(request, snapshot);
+        let verdict = match assessed.verdict {
+            refusal if !refusal.admits() && self.is_free_to_learn(&assessed, snapshot) => {
+                Verdict::Explored
+            }
+            verdict => self.fallback(verdict),
+        };
         Decision {
-            verdict: self.fallback(assessed.verdict),
+            verdict,
             ..assessed
         }
     }

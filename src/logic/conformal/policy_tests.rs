@@ -95,12 +95,39 @@ fn an_idle_engine_that_was_never_seen_neither_hides_a_422_nor_locks_anybody_out(
     let huge = c.decide(&request(100_000, 1e9), &engine(0));
     assert_eq!(huge.verdict, Verdict::Unsupported);
     let r = request(64, 1e6);
+    // Whoever is refused while it is busy is told to come when it is not, and a quote says then what happens.
+    assert!(c.retry_after_s(&r, &engine(35)) < 60);
+    assert_eq!(c.quote(&r, &engine(0)).verdict, Verdict::Explored);
     for _ in 0..8 {
         let d = c.decide(&r, &engine(0));
         assert_eq!(d.verdict, Verdict::Explored);
         c.ended(&d, Latency::Exact(400.0), Course::AsDecided);
     }
     assert_eq!(c.decide(&r, &engine(0)).verdict, Verdict::Promised);
+}
+
+/// Whoever is refused a thousand times a second, as a storm of retries is, is not let in forty times a second.
+#[test]
+fn one_request_is_explored_at_a_time() {
+    let mut c = controller(Settings {
+        explore_every: 5,
+        ..Settings::at(alpha(0.05))
+    });
+    let r = request(400, 4000.0);
+    let mut explored = Vec::new();
+    for i in 0..100 {
+        let d = c.decide(&r, &engine(40));
+        if d.verdict == Verdict::Explored {
+            c.admitted(&r, &d);
+            explored.push((i, d));
+        }
+    }
+    let [(0, first)] = explored[..] else {
+        panic!("{:?}", explored.iter().map(|e| e.0).collect::<Vec<_>>());
+    };
+    c.ended(&first, Latency::Exact(9000.0), Course::AsDecided);
+    let next = (0..5).filter(|_| c.decide(&r, &engine(40)).verdict == Verdict::Explored);
+    assert_eq!(next.count(), 1);
 }
 
 /// Refusals alone would teach nothing to a controller whose models are of another load.
