@@ -90,6 +90,9 @@ pub struct RunArgs {
 /// # Errors
 /// [`soundness::MeasurementUnsound`] for a run that may not be reported; others when it could not be run.
 pub fn run(args: &RunArgs) -> Result<()> {
+    if let Some(out) = &args.out {
+        make_room(out)?;
+    }
     let (records, meta) = measure(args)?;
     print::summary(&meta.summary);
     println!("the generator used {:.2} of a core", meta.generator_cores);
@@ -98,6 +101,18 @@ pub fn run(args: &RunArgs) -> Result<()> {
         println!("written: {}", out.display());
     }
     Ok(soundness::refuse(meta.unsound)?)
+}
+
+/// Before anything is measured that could not be kept.
+fn make_room(out: &Path) -> Result<()> {
+    ensure!(
+        !out.is_dir(),
+        "{} is a folder, and a file is to be written",
+        out.display()
+    );
+    let folder = out.parent().filter(|f| !f.as_os_str().is_empty());
+    let made = folder.map_or(Ok(()), std::fs::create_dir_all);
+    made.with_context(|| format!("making the folder of {}", out.display()))
 }
 
 /// Writes the files of a cell; the metadata comes last, so that where it is the cell is whole.

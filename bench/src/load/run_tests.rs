@@ -146,3 +146,21 @@ fn a_run_leaves_its_records_and_its_metadata_sound_or_not() {
     assert_eq!(Meta::read(&out).unwrap().unsound.len(), 1);
     assert_eq!(parquet::read(&out).unwrap().len(), 20);
 }
+
+/// What is measured for an hour must not be lost at its end.
+#[test]
+fn where_records_go_is_seen_to_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("a/b/cell.parquet");
+    make_room(&deep).unwrap();
+    assert!(deep.parent().unwrap().is_dir());
+    let error = make_room(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("is a folder"), "{error}");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = make_room(&file.join("cell.parquet"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("making the folder of"), "{error}");
+    make_room(Path::new("cell.parquet")).unwrap();
+}
