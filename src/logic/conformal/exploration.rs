@@ -10,14 +10,16 @@ use super::snapshot::Snapshot;
 const BARREN: u64 = 4;
 
 impl Controller {
-    /// Counts, rather than draws: the quota is exact over any stretch, and the same in every run. Beside it run as many as
-    /// lie between two of it, one by one on an idle engine: after a start the prefix cache is cold, so that nothing fits
-    /// that would fit a warm one, and the quota alone would take long to warm it. So again whenever a controller
-    /// that learns by itself has promised nothing for a while: either nothing can be, or what it has learnt is of another
-    /// load, and nobody's promise is at risk.
+    /// Counts, rather than draws: the quota is the same in every run, and never exceeded over any stretch.
     ///
-    /// One at a time: of many refusals a second, as a storm of retries makes, one in so many is a flood of its own. And
-    /// none where nothing is known at this level: what is to be learnt then is let in as [`Lessons`](super::lessons) say.
+    /// Beside it run as many as lie between two of it, one by one on an idle engine: after a start the prefix cache is cold,
+    /// so that nothing fits that would fit a warm one, and the quota alone would take long to warm it. So again whenever a
+    /// controller that learns by itself has promised nothing for a while: either nothing can be, or what it has learnt is
+    /// of another load, and nobody's promise is at risk.
+    ///
+    /// One at a time, and a turn that comes meanwhile is lost: of many refusals a second, as a storm of retries makes, one in
+    /// so many is a flood of its own. And none where nothing is known at this level: what is to be learnt then is let in as
+    /// [`Lessons`](super::lessons) say.
     pub(super) fn explores(&mut self, assessed: &Decision, snapshot: &Snapshot) -> bool {
         let every = self.settings.explore_every;
         let nothing_known = matches!(

@@ -72,7 +72,8 @@ impl Controller {
     }
 
     /// `Retry-After` in seconds: when the bound is first predicted to fit if nobody else comes (while nothing is known,
-    /// when all that is there is done), spread by the request's id. At least 1; at most the cap, which is also the answer where it won't fit before.
+    /// when all that is there is done; where it is the idle engine of which nothing is known, when it is idle), spread by
+    /// the request's id. At least 1; at most the cap, which is also the answer where it won't fit before.
     #[must_use]
     pub fn retry_after_s(&self, request: &Request, snapshot: &Snapshot) -> u32 {
         let alpha = request.alpha.unwrap_or(self.settings.alpha);
