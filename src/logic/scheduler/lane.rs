@@ -5,9 +5,13 @@
 //! paid out of it. And the step that it meets when it arrives may be one of the lane's, which are short
 //! ([`STEPS`]). So what a promise must allow for is known in advance, and bounds that were calibrated without a lane
 //! hold with one.
+//!
+//! What a promise need not feel is lent besides: idle time that was kept ([`Spare`]), as far as every promised request
+//! would still be done in good time if it used all of its cap.
 
 use super::Sequence;
 use super::cost::{Load, StepCost};
+use super::spare::Spare;
 use crate::logic::ewma::Ewma;
 use crate::logic::request::RequestSpec;
 use crate::logic::time::Timestamp;
@@ -15,6 +19,9 @@ use crate::logic::time::Timestamp;
 /// What the lane computes in one step takes about as long at most as so many steps of a single reply. More would hold
 /// up promised newcomers; with less, what a step costs whatever it computes would be most of it.
 pub const STEPS: f64 = 2.0;
+
+/// The share of the time to its end that a promised request may be planned to need, for idle time to be lent beside it.
+const PLANNED: f64 = 0.9;
 
 /// What the lane may compute in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +57,8 @@ pub(super) struct LaneKeeper {
     used: Ewma,
     /// µs that the lane may take beside promised requests.
     credit_us: f64,
+    /// What it may take besides, as far as that can be spared.
+    spare: Spare,
 }
 
 impl LaneKeeper {
@@ -59,7 +68,14 @@ impl LaneKeeper {
             cost: StepCost::default(),
             used: Ewma::new(0.05),
             credit_us: 0.0,
+            spare: Spare::default(),
         }
+    }
+
+    /// Takes in that it is `now`, and what was computed since this was said last.
+    pub fn pass(&mut self, now: Timestamp, done: Option<Loads>) {
+        self.spare
+            .pass(now, done.is_some_and(|loads| !loads.promised.is_empty()));
     }
 
     /// Takes in what a step computed and how long it took.
@@ -75,8 +91,10 @@ impl LaneKeeper {
             return;
         }
         let own_us = self.cost.share(promised, best_effort) * step_us;
-        let earned = self.slowdown * own_us - (step_us - own_us);
-        self.credit_us = (self.credit_us + earned).min(self.longest_us());
+        let (earned, lane_us) = (self.slowdown * own_us, step_us - own_us);
+        let credit = self.credit_us + earned;
+        let lent = self.spare.take(lane_us - credit.max(0.0));
+        self.credit_us = (credit - lane_us + lent).min(self.longest_us());
     }
 
     /// What the lane may take in one step.
@@ -94,12 +112,16 @@ impl LaneKeeper {
             .observe(f64::from(generated) / f64::from(spec.max_tokens.max(1)));
     }
 
-    /// What the lane may compute in the next step, `alone` or beside others, if so many of its requests could
-    /// decode.
-    pub fn allowance(&self, alone: bool, decodes: usize) -> Allowance {
-        let budget_us = match alone {
-            true => self.longest_us() - self.cost.fixed_us(),
-            false => self.credit_us.max(0.0),
+    /// What the lane may compute in the next step beside others who can spare so many µs, or alone (`None`), if so many
+    /// of its requests could decode.
+    pub fn allowance(&self, slack_us: Option<f64>, decodes: usize) -> Allowance {
+        let alone = slack_us.is_none();
+        let budget_us = match slack_us {
+            None => self.longest_us() - self.cost.fixed_us(),
+            Some(slack_us) => {
+                let lent_us = self.spare.us().min(slack_us);
+                (self.credit_us.max(0.0) + lent_us).min(self.longest_us())
+            }
         };
         let (decode_us, token_us) = (self.cost.decode_us(), self.cost.prompt_token_us());
         // Nothing was measured yet.
@@ -125,27 +147,62 @@ impl LaneKeeper {
         let Some(by) = by.into_iter().find(|by| *by > now) else {
             return false;
         };
-        let prompt = s.prefill_end.saturating_sub(s.num_computed);
-        let cap = s.spec.max_tokens.saturating_sub(s.num_generated);
-        let reply = (f64::from(cap) * self.used.get().unwrap_or(1.0)).max(1.0);
-        let need_us = reply * step_us + f64::from(prompt) * self.cost.prompt_token_us();
+        let reply = (f64::from(cap_left(s)) * self.used.get().unwrap_or(1.0)).max(1.0);
+        let need_us = reply * step_us + f64::from(prompt_left(s)) * self.cost.prompt_token_us();
         by != Timestamp::NEVER && need_us > by.since(now).as_micros() as f64
+    }
+
+    /// How long all promised requests of `running` can certainly be held up, in µs; `None` if there is none of them.
+    pub fn slack_us<P>(&self, running: &[Sequence<P>], now: Timestamp) -> Option<f64> {
+        let promised = promised(running);
+        let step_us = self.step_us_of(promised.clone());
+        let prompts: u32 = promised.clone().map(prompt_left).sum();
+        let prompts_us = f64::from(prompts) * self.cost.prompt_token_us();
+        let slack = |s: &Sequence<P>| match s.spec.terms.due {
+            Timestamp::NEVER => f64::INFINITY,
+            due => {
+                let left_us = PLANNED * due.since(now).as_micros() as f64;
+                let need_us = prompts_us + f64::from(cap_left(s)) * step_us;
+                // What it earns for the lane meanwhile is the lane's anyway.
+                left_us - (1.0 + self.slowdown) * need_us
+            }
+        };
+        promised.map(slack).reduce(f64::min).map(|us| us.max(0.0))
+    }
+
+    /// A step in which all of them decode.
+    fn step_us_of<'a, P: 'a>(&self, who: impl Iterator<Item = &'a Sequence<P>>) -> f64 {
+        self.cost.step_us(Load {
+            decodes: who.count() as u32,
+            prompt_tokens: 0,
+        })
     }
 
     /// How many promised requests of `running` are not expected to be done in time, all of which decode on.
     pub fn late<P>(&self, running: &[Sequence<P>], now: Timestamp) -> usize {
-        let promised = running
-            .iter()
-            .filter(|s| !s.spec.yields() && s.ended.is_none());
-        let step_us = self.cost.step_us(Load {
-            decodes: promised.clone().count() as u32,
-            prompt_tokens: 0,
-        });
+        let promised = promised(running);
+        let step_us = self.step_us_of(promised.clone());
         let is_late = |s: &&Sequence<P>| {
             s.spec.terms.due <= now || self.needs_more_than_is_left(s, step_us, now)
         };
         promised.filter(is_late).count()
     }
+}
+
+/// Those of the promised lane who go on.
+fn promised<P>(running: &[Sequence<P>]) -> impl Iterator<Item = &Sequence<P>> + Clone {
+    let goes_on = |s: &&Sequence<P>| !s.spec.yields() && s.ended.is_none();
+    running.iter().filter(goes_on)
+}
+
+/// Tokens that it has to compute before it goes on with its reply.
+fn prompt_left<P>(s: &Sequence<P>) -> u32 {
+    s.prefill_end.saturating_sub(s.num_computed)
+}
+
+/// Tokens that its reply may still have.
+fn cap_left<P>(s: &Sequence<P>) -> u32 {
+    s.spec.max_tokens.saturating_sub(s.num_generated)
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ fn alone_the_lane_makes_short_steps_and_gets_on() {
         let Allowance {
             decodes,
             prompt_tokens,
-        } = keeper().allowance(true, decodes);
+        } = keeper().allowance(None, decodes);
         (decodes, prompt_tokens)
     };
     // 8 ms beside the step itself; the fitted costs are right to some tenths of a percent.
@@ -65,7 +65,7 @@ fn a_step_that_costs_the_same_whatever_it_computes_is_used() {
         let loads = made_of(Load::default(), load(1 + i % 4, 8 * (i % 3)));
         keeper.observe_step(loads, 100_000.0);
     }
-    let all = keeper.allowance(true, 9);
+    let all = keeper.allowance(None, 9);
     assert!(all.decodes == 9 && all.prompt_tokens > 200, "{all:?}");
 }
 
@@ -76,34 +76,34 @@ fn beside_a_promise_the_lane_has_what_that_has_earned() {
         decodes: 0,
         prompt_tokens: 0,
     };
-    assert_eq!(keeper.allowance(false, 9), nothing);
+    assert_eq!(keeper.allowance(Some(1e9), 9), nothing);
     // A quarter of 5 ms is earned in each step.
     let own = made_of(load(1, 0), Load::default());
     for _ in 0..2 {
         keeper.observe_step(own, takes_us(own));
-        assert_eq!(keeper.allowance(false, 9).decodes, 0);
+        assert_eq!(keeper.allowance(Some(1e9), 9).decodes, 0);
     }
     keeper.observe_step(own, takes_us(own));
-    let some = keeper.allowance(false, 9);
+    let some = keeper.allowance(Some(1e9), 9);
     assert!(some.decodes == 1 && some.prompt_tokens <= 4, "{some:?}");
     let mixed = made_of(load(1, 0), load(1, 0));
     keeper.observe_step(mixed, takes_us(mixed));
-    assert_eq!(keeper.allowance(false, 9).decodes, 0, "it is spent");
+    assert_eq!(keeper.allowance(Some(1e9), 9).decodes, 0, "it is spent");
     // No more is earned than a step of the lane's may take, and nothing is left once all who earned it are gone.
     for _ in 0..1000 {
         keeper.observe_step(own, takes_us(own));
     }
-    let all = keeper.allowance(false, 99);
+    let all = keeper.allowance(Some(1e9), 99);
     assert_eq!(all.decodes, 3, "{all:?}");
     let lane = made_of(Load::default(), load(1, 0));
     keeper.observe_step(lane, takes_us(lane));
-    assert_eq!(keeper.allowance(false, 9), nothing);
+    assert_eq!(keeper.allowance(Some(1e9), 9), nothing);
 }
 
 #[test]
 fn where_nothing_was_measured_nobody_is_in_the_way() {
     let keeper = LaneKeeper::new(SLOWDOWN);
-    assert_eq!(keeper.allowance(false, 3), Allowance::ALL);
+    assert_eq!(keeper.allowance(Some(1e9), 3), Allowance::ALL);
 }
 
 proptest! {
@@ -118,7 +118,7 @@ proptest! {
         let mut stretch: Vec<(f64, f64)> = Vec::new();
         for (decodes, prompt_tokens, lane_decodes, lane_prompt) in steps {
             let promised = load(decodes, prompt_tokens);
-            let may = keeper.allowance(promised.is_empty(), lane_decodes as usize);
+            let may = keeper.allowance((!promised.is_empty()).then_some(1e9), lane_decodes as usize);
             let lane = load(
                 lane_decodes.min(may.decodes as u32),
                 lane_prompt.min(may.prompt_tokens),
@@ -208,4 +208,54 @@ fn late_is_who_is_over_or_expected_to_be() {
         2,
         "nor does it slow the others"
     );
+}
+
+proptest! {
+    /// Idle time is lent, but to nobody's loss: who could use all of its cap by when it is due still can, whatever the lane
+    /// does beside it.
+    #[test]
+    fn what_is_lent_is_nobodys_loss(dues_ms in prop::collection::vec(500u64..4000, 1..4)) {
+        let mut keeper = keeper();
+        keeper.pass(NOW, None);
+        let mut s = scheduler();
+        for due_ms in &dues_ms {
+            admit(&mut s, Lane::Promised, Some(*due_ms), None);
+        }
+        let own = load(dues_ms.len() as u32, 0);
+        let alone_us = takes_us(made_of(own, Load::default()));
+        let tightest_us = 1000 * *dues_ms.iter().min().unwrap();
+        let mut now = NOW;
+        let mut lent_us = 0;
+        for _ in 0..100 {
+            let slack_us = keeper.slack_us(s.running(), now);
+            prop_assert!(slack_us.is_some());
+            let lane = load(keeper.allowance(slack_us, 9).decodes as u32, 0);
+            let loads = made_of(own, lane);
+            let us = takes_us(loads);
+            lent_us += us as u64 - alone_us as u64;
+            keeper.observe_step(loads, us);
+            now = Timestamp(now.0 + us as u64);
+            keeper.pass(now, Some(loads));
+            for s in s.running_mut() {
+                s.num_generated += 1;
+            }
+        }
+        // What the lane has earned it takes in any case.
+        let earned_us = 100.0 * (1.0 + SLOWDOWN) * alone_us;
+        let most_us = (1.05 * (earned_us + LONGEST_US)).max(tightest_us as f64);
+        prop_assert!((now.0 - NOW.0) as f64 <= most_us, "{now:?}, {most_us}");
+        prop_assert!(lent_us > 0 || earned_us > 0.85 * tightest_us as f64);
+    }
+}
+
+#[test]
+fn who_is_promised_nothing_has_all_the_time_and_nobody_none_at_all() {
+    let keeper = keeper();
+    let mut s = scheduler();
+    admit(&mut s, Lane::BestEffort, Some(1), None);
+    assert_eq!(keeper.slack_us(s.running(), NOW), None);
+    admit(&mut s, Lane::Promised, None, None);
+    assert_eq!(keeper.slack_us(s.running(), NOW), Some(f64::INFINITY));
+    admit(&mut s, Lane::Promised, Some(1), None);
+    assert_eq!(keeper.slack_us(s.running(), NOW), Some(0.0));
 }

@@ -10,6 +10,7 @@ pub mod lane;
 mod plan;
 pub mod policy;
 mod preemption;
+mod spare;
 pub mod step;
 
 use super::kv::{BLOCK_TOKENS, Lease, blocks_for};
@@ -148,7 +149,9 @@ impl<P> Scheduler<P> {
     /// what the best-effort lane may do, and ends who is to be given up.
     pub fn look(&mut self, now: Timestamp, step_us: f64) {
         self.step_us = step_us;
-        if let Some(loads) = self.done.take() {
+        let done = self.done.take();
+        self.lane.pass(now, done);
+        if let Some(loads) = done {
             self.lane.observe_step(loads, step_us);
         }
         for s in &mut self.running {
@@ -156,14 +159,14 @@ impl<P> Scheduler<P> {
                 s.ended = s.spec.given_up(now, s.num_generated);
             }
         }
-        self.weigh();
+        self.weigh(now);
     }
 
     /// Decides what the best-effort lane may do in the next step. To be asked again before [`Self::growth`] when
     /// somebody has left or joined.
-    pub fn weigh(&mut self) {
-        let alone = self.of(Lane::Promised).all(|s| s.ended.is_some());
-        self.allowance = self.lane.allowance(alone, self.lane_decodes());
+    pub fn weigh(&mut self, now: Timestamp) {
+        let slack_us = self.lane.slack_us(&self.running, now);
+        self.allowance = self.lane.allowance(slack_us, self.lane_decodes());
     }
 
     /// Requests of the best-effort lane that decode next, if they may.

@@ -8,7 +8,7 @@ use crate::logic::scheduler::{Sequence, Start};
 
 impl<P: Payload> Turn<P> {
     pub(super) fn reserve(&mut self) -> Ask {
-        self.scheduler.weigh();
+        self.scheduler.weigh(self.now);
         self.scheduler.growth(&mut self.growth);
         let demand = |c: &Candidate<P>| Demand {
             prefix: c.hit.map(|h| SharedPrefix {
