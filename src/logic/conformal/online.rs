@@ -9,7 +9,9 @@
 //!   row double the working α, and a run of broken ones takes it to the window's largest score at once.
 //!
 //! Damping: the working level is clamped, so that neither a calm nor a storm winds it up, and the bound stays
-//! finite whatever happened: a bound at infinity would refuse everything, and nothing would ever correct it.
+//! finite whatever happened: a bound at infinity would refuse everything, and nothing would ever correct it. One more
+//! broken promise is remembered than makes the bound as careful as it can be, or those that come in pairs would be
+//! forgiven.
 
 use std::collections::VecDeque;
 
@@ -23,6 +25,9 @@ use crate::logic::rng::SplitMix64;
 
 /// The working α is at most so many times the nominal one.
 const FACTOR_MAX: f64 = 3.0;
+
+/// A model that no promise has tested yet starts at this share of α at most.
+const UNTESTED: f64 = 0.5;
 
 /// The promises' record is steered to this share of α: what is promised is that at most α is broken, and a controller
 /// that aims at α itself is above it half of the time.
@@ -99,8 +104,10 @@ impl Point {
 struct Group {
     recent: VecDeque<Scored>,
     scores: Scores,
-    /// Working α over nominal α, in 0..=[`FACTOR_MAX`].
+    /// Working α over nominal α, at most [`FACTOR_MAX`]; at 0 and below the bound is the largest score's.
     factor: f64,
+    /// A promise was judged since the last completion without one.
+    judged: bool,
     /// The score at the deployed level, as of the last change.
     deployed: Result<f64, TooFew>,
 }
@@ -137,6 +144,7 @@ impl Calibrator {
                     scores: recent.iter().copied().collect(),
                     recent: recent.into(),
                     factor: 1.0,
+                    judged: false,
                     deployed: Err(TooFew { needed: 0 }),
                 }
             })
@@ -223,7 +231,7 @@ impl Calibrator {
         let window = self.config.adaptation.window().unwrap_or(usize::MAX);
         for group in &mut self.groups {
             group.recent.clear();
-            group.factor = group.factor.min(1.0);
+            group.factor = group.factor.min(UNTESTED);
         }
         for p in points {
             let at = self.classes.group(p.max_tokens, p.load);
@@ -242,22 +250,25 @@ impl Calibrator {
     /// Takes note that a promise at this level was kept or broken.
     pub fn judge(&mut self, x: &Features, alpha: Alpha, kept: bool) {
         if let Adaptation::Adaptive { horizon, .. } = self.config.adaptation {
-            let error = if kept { 0.0 } else { 1.0 / (AIM * alpha.get()) };
+            let step = 1.0 / f64::from(horizon.max(1));
+            let broken = step / (AIM * alpha.get());
             let at = self.group(x);
-            let factor = &mut self.groups[at].factor;
-            *factor = (*factor + (1.0 - error) / f64::from(horizon.max(1))).clamp(0.0, FACTOR_MAX);
+            let group = &mut self.groups[at];
+            let factor = group.factor + step - if kept { 0.0 } else { broken };
+            group.factor = factor.clamp(-broken, FACTOR_MAX);
+            group.judged = true;
             self.changed(at);
         }
     }
 
-    /// Takes note of a completion that carried no promise: a level that storms made careful returns to the
-    /// nominal one, since a bound under which nothing is admitted can't redeem itself.
+    /// Takes note of a completion that carried no promise. Where it follows no promise, a level that storms made careful
+    /// returns to the nominal one: a bound under which nothing is admitted can't redeem itself.
     pub fn relax(&mut self, x: &Features) {
         if let Adaptation::Adaptive { horizon, .. } = self.config.adaptation {
             let at = self.group(x);
-            let factor = &mut self.groups[at].factor;
-            if *factor < 1.0 {
-                *factor = (*factor + 1.0 / f64::from(horizon.max(1))).min(1.0);
+            let group = &mut self.groups[at];
+            if !std::mem::take(&mut group.judged) && group.factor < 1.0 {
+                group.factor = (group.factor + 1.0 / f64::from(horizon.max(1))).min(1.0);
                 self.changed(at);
             }
         }

@@ -98,7 +98,7 @@ fn the_bound_stays_finite_in_a_storm_and_a_calm_does_not_wind_it_up() {
     let storm = c.bound(&x, &ESTIMATE, a).unwrap();
     assert!(storm.is_finite() && storm >= before);
     // Completions without a promise bring it back to the nominal level, and no further.
-    (0..100).for_each(|_| c.relax(&x));
+    (0..300).for_each(|_| c.relax(&x));
     assert_eq!(c.bound(&x, &ESTIMATE, a), Ok(before));
     (0..100).for_each(|_| c.relax(&x));
     assert_eq!(c.bound(&x, &ESTIMATE, a), Ok(before));
@@ -108,6 +108,47 @@ fn the_bound_stays_finite_in_a_storm_and_a_calm_does_not_wind_it_up() {
     let calm = c.bound(&x, &ESTIMATE, a).unwrap();
     (0..30).for_each(|_| c.judge(&x, a, false));
     assert!(c.bound(&x, &ESTIMATE, a).unwrap() > 1.5 * calm);
+}
+
+/// How many promises have to be kept, each `and` whatever, until the bound is what it was.
+fn redeemed_after(mut c: Calibrator, a: Alpha, broken: u32, and: impl Fn(&mut Calibrator)) -> u32 {
+    let x = at_load(0.0);
+    let before = c.bound(&x, &ESTIMATE, a).unwrap();
+    (0..broken).for_each(|_| c.judge(&x, a, false));
+    assert!(c.bound(&x, &ESTIMATE, a).unwrap() > before);
+    let kept = (1..1000).find(|_| {
+        c.judge(&x, a, true);
+        and(&mut c);
+        c.bound(&x, &ESTIMATE, a) == Ok(before)
+    });
+    kept.unwrap()
+}
+
+#[test]
+fn broken_promises_are_redeemed_by_kept_ones_alone_and_one_by_one() {
+    let adaptation = CalibratorConfig::default().adaptation;
+    let c = calibrator(adaptation, &points(&mut SplitMix64::new(1), 256));
+    let a = Alpha::new(0.01).unwrap();
+    let after = |broken| redeemed_after(c.clone(), a, broken, |_| {});
+    let (one, two, many) = (after(1), after(2), after(20));
+    assert!(one > 50 && two > one + 90, "{one}, {two}");
+    // More than the one that is remembered.
+    assert!(many < two + 50, "{many}");
+    let explored = |c: &mut Calibrator| c.relax(&at_load(0.0));
+    assert_eq!(redeemed_after(c, a, 2, explored), two);
+}
+
+#[test]
+fn a_model_that_no_promise_has_tested_starts_careful() {
+    let points = points(&mut SplitMix64::new(1), 256);
+    let mut c = calibrator(CalibratorConfig::default().adaptation, &points);
+    let (x, a) = (at_load(0.0), Alpha::new(0.1).unwrap());
+    let bound = |c: &Calibrator| c.bound(&x, &ESTIMATE, a).unwrap();
+    let tested = bound(&c);
+    c.recalibrate(points.iter().copied());
+    assert!(bound(&c) > tested);
+    (0..50).for_each(|_| c.judge(&x, a, true));
+    assert_eq!(bound(&c), tested);
 }
 
 #[test]

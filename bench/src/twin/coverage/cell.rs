@@ -149,9 +149,12 @@ impl Setting<'_> {
         ends.get(WINDOW - 1).copied().unwrap_or(u64::MAX)
     }
 
-    /// Of the second half of the arrivals.
+    /// Of the second half of the arrivals, and not before the last that came before there was a bound: as long as it
+    /// learns, an arm lets more and more in.
     fn spreading(&self, fates: &[Fate]) -> Vec<Spreading> {
-        let from = self.requests[self.requests.len() / 2].at_us;
+        let learns = |f: &Fate| f.decision.is_some_and(|d| d.verdict == Verdict::Observed);
+        let learning = fates.iter().rposition(learns).unwrap_or(0);
+        let from = self.requests[learning.max(self.requests.len() / 2)].at_us;
         let to = self.requests[self.requests.len() - 1].at_us;
         let ran = |f: &Fate| !matches!(f.outcome, Outcome::Refused | Outcome::Invalid);
         let pairs = fates.iter().zip(self.requests);
