@@ -5,7 +5,7 @@
 
 mod contrast;
 mod drawn;
-mod journal;
+pub mod journal;
 pub mod knobs;
 mod plan;
 mod progress;

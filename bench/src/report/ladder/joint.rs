@@ -12,7 +12,7 @@ use super::figures::{self, Drawn};
 use super::metric::{GOODPUT, SHED};
 use super::promises::{PROMISED, promised};
 use super::tally::Tally;
-use super::{GROWS, Ladder, Point};
+use super::{GROWS, Ladder, Point, point};
 use crate::load::soundness;
 use crate::report::markdown::Table;
 use crate::report::{MISSING, conformal};
@@ -109,7 +109,8 @@ impl<'a> Joint<'a> {
             let middle = promised(&arm.ladder.tally(&point));
             t.row(head.into_iter().chain(middle).chain(tail));
         }
-        t.text + "\n" + GROWS
+        let cells = self.0.iter().flat_map(|l| &l.cells);
+        format!("{}\n{GROWS}{}", t.text, point::disturbed(cells))
     }
 
     /// None where nothing was promised. `offline` is what the bounds were worth on requests of a calibration.
