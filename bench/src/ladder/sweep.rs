@@ -262,16 +262,17 @@ fn conclude(folder: &Path, cells: &[CellId], journal: &Journal) -> Result<()> {
     for cell in cells {
         let meta = Meta::read(&file(folder, cell))?;
         busiest = busiest.max(meta.summary.mean_in_flight);
-        for reason in &meta.unsound {
-            println!("{}: {reason}", cell.name());
-        }
-        unsound.extend(meta.unsound);
+        let its = meta.unsound.into_iter();
+        unsound.extend(its.map(|reason| reason.of_run(&cell.name())));
     }
     if busiest < 1.0 {
         unsound.push(Unsound::TooLittleLoad {
             mean_in_flight: busiest,
             floor: 1.0,
         });
+    }
+    for reason in &unsound {
+        println!("{reason}");
     }
     println!("{} cells in {}", cells.len(), folder.display());
     Ok(soundness::refuse(unsound)?)

@@ -36,17 +36,24 @@ pub fn run(args: &SummaryArgs) -> Result<()> {
         let rung = meta.server.rung.as_deref().unwrap_or("");
         println!("{} {rung} {}/s", file.display(), cell.schedule.rate);
         print::summary(&metrics::summarize(&records, window, slo_s));
-        println!();
-        metas.push(meta);
+        println!("{}\n", soundness::verdict(&meta.unsound));
+        metas.push((file.display().to_string(), meta));
     }
     soundness::refuse(complaints(&metas, &args.rates))?;
     Ok(())
 }
 
-fn complaints(metas: &[Meta], rates: &[f64]) -> Vec<soundness::Unsound> {
-    let present: Vec<f64> = metas.iter().map(|m| m.cell.schedule.rate).collect();
-    let engines: Vec<_> = metas.iter().map(|m| m.engine_fingerprint.clone()).collect();
-    let mut found: Vec<_> = metas.iter().flat_map(|m| m.unsound.clone()).collect();
+/// Of the runs by their files.
+fn complaints(metas: &[(String, Meta)], rates: &[f64]) -> Vec<soundness::Unsound> {
+    let rate = |(_, meta): &(String, Meta)| meta.cell.schedule.rate;
+    let present: Vec<f64> = metas.iter().map(rate).collect();
+    let of = |(file, meta): &(String, Meta)| (file.clone(), meta.engine_fingerprint.clone());
+    let engines: Vec<_> = metas.iter().map(of).collect();
+    let mut found = Vec::new();
+    for (file, meta) in metas {
+        let its = meta.unsound.iter().cloned();
+        found.extend(its.map(|reason| reason.of_run(file)));
+    }
     found.extend(soundness::missing_rates(rates, &present));
     found.extend(soundness::mixed_fingerprints(&engines));
     found

@@ -100,6 +100,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         keep(out, &records, &meta)?;
         println!("written: {}", out.display());
     }
+    println!("{}", soundness::verdict(&meta.unsound));
     Ok(soundness::refuse(meta.unsound)?)
 }
 

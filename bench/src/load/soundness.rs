@@ -47,6 +47,21 @@ pub enum Unsound {
         first: String,
         other: String,
     },
+    /// What was found in one of several runs, by its name.
+    In {
+        run: String,
+        found: Box<Self>,
+    },
+}
+
+impl Unsound {
+    /// Where several runs are spoken of.
+    pub fn of_run(self, run: &str) -> Self {
+        Self::In {
+            run: run.to_owned(),
+            found: Box::new(self),
+        }
+    }
 }
 
 impl std::fmt::Display for Unsound {
@@ -87,6 +102,7 @@ impl std::fmt::Display for Unsound {
             Self::MixedFingerprints { first, other } => {
                 write!(f, "two engines in one report: {first} and {other}")
             }
+            Self::In { run, found } => write!(f, "{run}: {found}"),
         }
     }
 }
@@ -175,15 +191,28 @@ pub fn missing_rates(asked: &[f64], present: &[f64]) -> Vec<Unsound> {
         .collect()
 }
 
-/// Whether all runs of a report measured one engine; a run without a fingerprint is another engine.
-pub fn mixed_fingerprints(fingerprints: &[Option<String>]) -> Option<Unsound> {
+/// Whether all runs of a report, by their names, measured one engine; one without a fingerprint is another engine.
+pub fn mixed_fingerprints(engines: &[(String, Option<String>)]) -> Option<Unsound> {
     let name = |f: &Option<String>| f.clone().unwrap_or_else(|| "unknown".into());
-    let first = fingerprints.first()?;
-    let other = fingerprints.iter().find(|f| *f != first)?;
-    Some(Unsound::MixedFingerprints {
+    let (_, first) = engines.first()?;
+    let (run, other) = engines.iter().find(|(_, f)| f != first)?;
+    let mixed = Unsound::MixedFingerprints {
         first: name(first),
         other: name(other),
-    })
+    };
+    Some(mixed.of_run(run))
+}
+
+/// The last line of what is said of a run: without it the figures above look as good as any.
+pub fn verdict(reasons: &[Unsound]) -> String {
+    let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+    match reasons.as_slice() {
+        [] => "verdict      sound".into(),
+        all => format!(
+            "verdict      UNSOUND, not to be reported: {}",
+            all.join("; ")
+        ),
+    }
 }
 
 /// # Errors

@@ -129,6 +129,16 @@ impl Cell {
         })
     }
 
+    /// As its files are called.
+    pub fn name(&self) -> String {
+        format!("{}-{}-{}", self.rung, self.rate, self.seed)
+    }
+
+    /// Its name, and the engine that was measured.
+    fn engine(&self) -> (String, Option<String>) {
+        (self.name(), self.meta.engine_fingerprint.clone())
+    }
+
     pub fn measured(&self) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(|r| r.measured)
     }
@@ -180,22 +190,20 @@ impl Ladder {
     }
 
     fn refuse(&self) -> Result<(), MeasurementUnsound> {
-        let mut found: Vec<_> = self
-            .cells
-            .iter()
-            .flat_map(|c| c.meta.unsound.clone())
-            .collect();
+        let mut found = Vec::new();
+        for cell in &self.cells {
+            let its = cell.meta.unsound.iter().cloned();
+            found.extend(its.map(|reason| reason.of_run(&cell.name())));
+        }
         for rung in self.rungs() {
             let present: Vec<f64> = self.points_of(rung).map(|p| p.rate).collect();
-            found.extend(soundness::missing_rates(&self.rates(), &present));
+            let missing = soundness::missing_rates(&self.rates(), &present).into_iter();
+            found.extend(missing.map(|reason| reason.of_run(rung)));
         }
         // Cells of one engine: all of a ladder's, those of one server in a comparison.
         let alike = |a: &Cell, b: &Cell| !self.is_comparison || a.rung == b.rung;
         for cells in self.cells.chunk_by(alike) {
-            let engines: Vec<_> = cells
-                .iter()
-                .map(|c| c.meta.engine_fingerprint.clone())
-                .collect();
+            let engines: Vec<_> = cells.iter().map(Cell::engine).collect();
             found.extend(soundness::mixed_fingerprints(&engines));
         }
         soundness::refuse(found)

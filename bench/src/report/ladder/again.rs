@@ -29,7 +29,7 @@ pub fn table(ladder: &Ladder) -> String {
         let (then, now): (String, String) = (engine(before), engine(again));
         let on = if now == then { "the same" } else { &now };
         let head = [
-            format!("{}-{}-{}", again.rung, again.rate, again.seed),
+            again.name(),
             then.clone() + mark(before.disturbed.is_some()),
             on.to_owned() + mark(again.disturbed.is_some()),
         ];
