@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::all;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness::MeasurementUnsound;
+use crate::numbers::{at_least_one, positive};
 use crate::report;
 
 /// Measures several servers on the same arrivals, in turn.
@@ -19,9 +20,9 @@ pub struct CompareArgs {
     #[arg(long = "server", value_name = "NAME=URL", required = true, value_parser = server)]
     servers: Vec<Server>,
     /// Requests per second.
-    #[arg(long, value_delimiter = ',', required = true)]
+    #[arg(long, value_delimiter = ',', required = true, value_parser = positive)]
     rates: Vec<f64>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<u64>())]
     seeds: u64,
     /// The folder for the cells; must be empty or not there.
     #[arg(long)]

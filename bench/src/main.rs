@@ -24,6 +24,7 @@ mod load;
 mod memory;
 mod micro;
 mod neighbour;
+mod numbers;
 mod occupancy;
 mod profile;
 mod prometheus;

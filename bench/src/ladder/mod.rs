@@ -19,6 +19,7 @@ use anyhow::{Context, Result};
 
 use crate::calibrate::Calibration;
 use crate::load::mix::Mix;
+use crate::numbers::{at_least_one, percentile, positive};
 use crate::serving::Serving;
 use crate::twin::rung::CAPPED;
 use plan::{Offer, Plan, Step};
@@ -39,22 +40,22 @@ pub struct LadderArgs {
     )]
     pub calibration: PathBuf,
     /// Requests per second in the mean; what a seed's few arrivals come to is in each cell's line and summary.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = positive)]
     pub rates: Vec<f64>,
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>())]
     pub slo_ms: Option<u64>,
     #[arg(long, value_enum)]
     pub mix: Option<Mix>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<u64>())]
     pub seeds: u64,
     /// Requests of each cell.
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 120, value_parser = at_least_one::<usize>())]
     pub arrivals: usize,
     /// The percentile that is to be quoted, which decides how many arrivals are enough.
-    #[arg(long, default_value_t = 99.0)]
+    #[arg(long, default_value_t = 99.0, value_parser = percentile)]
     pub percentile: f64,
     /// A client gives up so long after its intended arrival.
-    #[arg(long, default_value_t = 300.0)]
+    #[arg(long, default_value_t = 300.0, value_parser = positive)]
     pub timeout_s: f64,
     /// No sweep, but the same eight requests in an open and in a closed loop, at two slots of the last rung.
     #[arg(

@@ -64,14 +64,18 @@ impl Offer {
         );
         ensure!(
             self.rates_per_s.is_sorted_by(|a, b| a < b),
-            "the rates do not ascend"
+            "--rates: they do not ascend"
         );
-        ensure!(self.mix != Mix::Trace, "a trace has arrivals of its own");
+        ensure!(
+            self.mix != Mix::Trace,
+            "--mix trace: a trace has arrivals of its own; `run --arrivals trace` replays one"
+        );
         ensure!(self.seeds > 0, "no seed");
         let fewest = fewest_for(self.percentile);
         ensure!(
             self.arrivals >= fewest,
-            "fewer than {fewest} arrivals make p{} the maximum",
+            "--arrivals {}: fewer than {fewest} make p{} (--percentile) the maximum",
+            self.arrivals,
             self.percentile
         );
         Ok(())

@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::meta::Meta;
 use super::{metrics, parquet, print, soundness};
+use crate::numbers::{at_least_one, positive};
 
 /// Summarises runs again from their records.
 #[derive(Clone, Debug, clap::Args)]
@@ -15,10 +16,10 @@ pub struct SummaryArgs {
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Another bound than the runs had.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>())]
     pub slo_ms: Option<u64>,
     /// Rates that must all be there.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = positive)]
     pub rates: Vec<f64>,
 }
 

@@ -76,7 +76,6 @@ fn a_trace_gives_arrivals_and_lengths_at_its_own_pace_or_another() {
 fn what_is_missing_is_asked_for() {
     assert!(args("--duration 3").plan(None).is_err());
     assert!(args("--rate 1").plan(None).is_err());
-    assert!(args("--rate 0 --duration 3").plan(None).is_err());
     assert!(has_admission("rung5-conformal") && has_admission("rung6-best-effort"));
     assert!(!has_admission("rung3-continuous") && !has_admission("vllm"));
 }
@@ -163,4 +162,44 @@ fn where_records_go_is_seen_to_before_anything_is_measured() {
         .to_string();
     assert!(error.contains("making the folder of"), "{error}");
     make_room(Path::new("cell.parquet")).unwrap();
+}
+
+/// Each was accepted, and ran or divided by nothing.
+#[test]
+fn what_makes_no_sense_is_refused_by_the_option_s_name() {
+    let refused = |text: &str| {
+        let words = ["run", "--url", "http://127.0.0.1:1"].into_iter();
+        let parsed = Cli::try_parse_from(words.chain(text.split_whitespace()));
+        match parsed {
+            Err(error) => error.to_string(),
+            Ok(cli) => format!("{:#}", cli.run.plan(None).unwrap_err()),
+        }
+    };
+    for (text, option) in [
+        ("--rate 1 --requests 9 --percentile 100", "--percentile"),
+        ("--rate 1 --requests 9 --percentile 0", "--percentile"),
+        ("--rate 1 --requests 9 --percentile NaN", "--percentile"),
+        ("--rate 0 --requests 9", "--rate"),
+        ("--rate inf --requests 9", "--rate"),
+        ("--rate 1 --requests 0", "--requests"),
+        ("--rate 1 --duration 0", "--duration"),
+        ("--rate 1 --requests 9 --slo-ms 0", "--slo-ms"),
+        ("--rate 1 --requests 9 --timeout-s 0", "--timeout-s"),
+        ("--rate 1 --requests 9 --warm-up-s=-1", "--warm-up-s"),
+        ("--requests 9 --closed 0", "--closed"),
+        ("--rate 1 --requests 9 --closed 2", "--rate"),
+        (
+            "--rate 1 --requests 9 --arrivals burst --burst-size 0",
+            "--burst-size",
+        ),
+        ("--rate 1 --requests 9 --burst-size 3", "--arrivals burst"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains(option), "{text}: {error}");
+    }
+    assert!(
+        args("--rate 1 --requests 9 --arrivals burst --burst-size 3")
+            .plan(None)
+            .is_ok()
+    );
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::metrics::Summary;
 use super::quantile::{Quantiles, fewest_for};
+use crate::numbers::{not_negative, percentile, positive};
 
 /// One reason not to report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,16 +125,16 @@ impl std::error::Error for MeasurementUnsound {}
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 pub struct Limits {
     /// The 99th percentile of send lag that is still a schedule.
-    #[arg(long, default_value_t = 50.0)]
+    #[arg(long, default_value_t = 50.0, value_parser = positive)]
     pub lag_p99_ms_max: f64,
     /// The largest send lag that is still a schedule.
-    #[arg(long, default_value_t = 250.0)]
+    #[arg(long, default_value_t = 250.0, value_parser = positive)]
     pub lag_ms_max: f64,
     /// Requests in flight in the mean below which a run says nothing about a server; 0 for unloaded latencies.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = not_negative)]
     pub in_flight_min: f64,
     /// The percentile that is to be quoted, which decides how many arrivals are enough.
-    #[arg(long, default_value_t = 99.0)]
+    #[arg(long, default_value_t = 99.0, value_parser = percentile)]
     pub percentile: f64,
 }
 
