@@ -22,10 +22,10 @@ use serde_json::Value;
 
 use crate::numbers::at_least_one;
 pub use conformal::ALL as CONFORMAL;
-pub use ladder::COMPARISON;
 pub use ladder::contrast;
 use ladder::joint::{self, Joint};
 pub use ladder::knobs::DEFAULT;
+pub use ladder::{COMPARISON, cell_files};
 use ladder::{Ladder, figures, knobs};
 
 const FILES: [&str; 3] = ["bench/README.md", "README.md", "bench/src/load/README.md"];

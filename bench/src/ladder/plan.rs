@@ -13,7 +13,10 @@ use crate::load::mix::Mix;
 use crate::load::quantile::fewest_for;
 use crate::load::soundness::{MeasurementUnsound, Unsound};
 use crate::provenance;
+use crate::report::cell_files;
 use crate::serving::Serving;
+
+const FILE: &str = "plan.json";
 
 /// A rung, by its configuration, or a variant of one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -166,8 +169,14 @@ impl Plan {
     /// # Errors
     /// When it holds another sweep, and names what differs.
     pub fn settle(&self, folder: &Path) -> Result<()> {
-        let file = folder.join("plan.json");
+        let file = folder.join(FILE);
         if !file.exists() {
+            if let Some(cell) = cell_files(folder)?.first() {
+                bail!(
+                    "{} is of another sweep, whose {FILE} is gone: put that back, or take another folder (--out)",
+                    cell.display()
+                );
+            }
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("making {}", folder.display()))?;
             let text = serde_json::to_string_pretty(self)? + "\n";
@@ -197,7 +206,7 @@ impl Plan {
     }
 
     fn read(folder: &Path) -> Result<Self> {
-        let file = folder.join("plan.json");
+        let file = folder.join(FILE);
         let text = std::fs::read_to_string(&file);
         let text = text.with_context(|| format!("reading {}", file.display()))?;
         serde_json::from_str(&text)
@@ -305,6 +314,20 @@ pub mod tests {
         (other.offer.seeds, other.offer.slo_ms) = (3, Some(900));
         let error = format!("{:#}", other.settle(&folder).unwrap_err());
         assert!(error.contains("other seeds, slo_ms"), "{error}");
+        // Whose cells these are nobody knows; they were taken for this sweep's.
+        let cell = folder.join("r0-1-0.parquet");
+        std::fs::write(&cell, "").unwrap();
+        first.settle(&folder).unwrap();
+        let plan = folder.join(FILE);
+        let kept = std::fs::read_to_string(&plan).unwrap();
+        std::fs::remove_file(&plan).unwrap();
+        let error = first.settle(&folder).unwrap_err().to_string();
+        assert!(
+            error.contains("r0-1-0.parquet") && error.contains("--out"),
+            "{error}"
+        );
+        assert!(!plan.exists());
+        std::fs::write(&plan, kept).unwrap();
         let changed = Plan {
             engine_fingerprint: Some("g".into()),
             ..first
