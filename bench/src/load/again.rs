@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::meta::Meta;
 use super::{metrics, parquet, print, soundness};
@@ -29,8 +29,10 @@ pub struct SummaryArgs {
 pub fn run(args: &SummaryArgs) -> Result<()> {
     let mut metas = Vec::new();
     for file in &args.files {
-        let meta = Meta::read(file)?;
+        // First what was named: the metadata goes by its name.
         let records = parquet::read(file)?;
+        let beside = || format!("{} has no metadata beside it", file.display());
+        let meta = Meta::read(file).with_context(beside)?;
         let cell = &meta.cell;
         let window = metrics::window(meta.arrivals_s(), cell.warm_up_s, cell.cool_down_s);
         let slo_s = args.slo_ms.or(cell.slo_ms).map(|ms| ms as f64 * 1e-3);

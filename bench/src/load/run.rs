@@ -132,12 +132,17 @@ pub fn keep(out: &Path, records: &[Record], meta: &Meta) -> Result<()> {
 /// When it could not be run.
 pub fn measure(args: &RunArgs) -> Result<(Vec<Record>, Meta)> {
     let trace = args.read_trace()?;
+    for line in trace.iter().flat_map(Trace::remarks) {
+        println!("trace        {line}");
+    }
     let (cell, plan, span) = args.plan(trace.as_ref())?;
-    let key = args
-        .api_key_env
-        .as_ref()
-        .map(|name| std::env::var(name).with_context(|| name.clone()));
-    let target = Target::parse(&args.url, key.transpose()?)?;
+    let key = args.api_key_env.as_ref().map(|name| {
+        let key = std::env::var(name);
+        key.with_context(|| format!("--api-key-env {name}: that variable of the environment"))
+    });
+    let target = Target::parse(&args.url, key.transpose()?).context("--url")?;
+    // Or the whole schedule would be run to find out.
+    target.reach().context("--url")?;
     let mut server = Server::ask(&target);
     ensure!(
         !(cell.ignore_eos && server.rung.as_deref().is_some_and(has_admission)),
@@ -212,11 +217,10 @@ impl RunArgs {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .with_context(|| format!("reading {}", path.display()))?;
-                Ok(Some(
-                    Trace::parse(&text).with_context(|| format!("{}", path.display()))?,
-                ))
+                let trace = Trace::parse(&text);
+                Ok(Some(trace.with_context(|| format!("{}", path.display()))?))
             }
-            None if needed => bail!("--trace FILE is needed"),
+            None if needed => bail!("--trace FILE is needed for --arrivals trace and --mix trace"),
             None => Ok(None),
         }
     }

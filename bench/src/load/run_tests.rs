@@ -203,3 +203,61 @@ fn what_makes_no_sense_is_refused_by_the_option_s_name() {
             .is_ok()
     );
 }
+
+/// Of each it was said what failed, but neither where nor what to do about it; or the whole schedule was run first.
+#[test]
+fn what_cannot_be_run_is_said_at_once_and_by_its_name() {
+    let said = |text: &str, url: &str| {
+        let mut args = args(text);
+        args.url = url.into();
+        format!("{:#}", measure(&args).unwrap_err())
+    };
+    // A port that nothing listens on any more.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    drop(taken);
+    let hour = "--rate 1 --duration 3600";
+    let error = said(hour, &format!("http://{addr}"));
+    assert!(
+        error.contains(&format!("--url: nothing listens at {addr}")),
+        "{error}"
+    );
+    let error = said(hour, "127.0.0.1:9000");
+    assert!(error.contains("--url: no http:// before"), "{error}");
+    let error = said(
+        &format!("{hour} --api-key-env NO_SUCH_KEY"),
+        "http://127.0.0.1:1",
+    );
+    assert!(error.contains("--api-key-env NO_SUCH_KEY"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.parquet");
+    let summary = |file: &Path| {
+        let args = SummaryArgs {
+            files: vec![file.to_owned()],
+            slo_ms: None,
+            rates: Vec::new(),
+        };
+        format!("{:#}", again::run(&args).unwrap_err())
+    };
+    assert!(summary(&file).contains("x.parquet"), "{}", summary(&file));
+    std::fs::write(&file, "no parquet").unwrap();
+    assert!(
+        summary(&file).contains("x.parquet has no records"),
+        "{}",
+        summary(&file)
+    );
+    parquet::write(&file, &[]).unwrap();
+    assert!(
+        summary(&file).contains("x.parquet has no metadata beside it"),
+        "{}",
+        summary(&file)
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap();
+    let stub = stub::spawn(StubArgs {
+        listen,
+        ..StubArgs::default()
+    });
+    let error = format!("{:#}", stub.unwrap_err());
+    assert!(error.contains(&format!("--listen {listen}")), "{error}");
+}

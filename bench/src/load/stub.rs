@@ -79,7 +79,8 @@ fn serve(args: StubArgs, ready: impl FnOnce(SocketAddr)) -> Result<()> {
         .build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
-        let listener = TcpListener::bind(args.listen).await.context("listening")?;
+        let listener = TcpListener::bind(args.listen).await;
+        let listener = listener.with_context(|| format!("--listen {}", args.listen))?;
         ready(listener.local_addr()?);
         let stub = Rc::new(Stub::new(args));
         loop {
