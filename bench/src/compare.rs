@@ -59,6 +59,13 @@ struct Turn<'a> {
     seed: u64,
 }
 
+impl Turn<'_> {
+    /// Of its files.
+    fn name(&self) -> String {
+        format!("{}-{}-{}", self.server, self.rate, self.seed)
+    }
+}
+
 /// # Errors
 /// [`MeasurementUnsound`] when a cell may not be reported; others when one could not be run.
 pub fn run(args: &CompareArgs) -> Result<()> {
@@ -93,7 +100,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
         );
         match run::run(cell) {
             // Its files say so, and the report refuses them; the others may be needed all the same.
-            Err(e) if e.is::<MeasurementUnsound>() => eprintln!("{e}"),
+            Err(e) if e.is::<MeasurementUnsound>() => eprintln!("{}: {e}", turn.name()),
             done => done?,
         }
     }
@@ -123,7 +130,7 @@ fn cell(args: &CompareArgs, turn: &Turn) -> Result<RunArgs> {
         .iter()
         .find(|s| s.name == turn.server)
         .context("no such server")?;
-    let name = format!("{}-{}-{}.parquet", turn.server, turn.rate, turn.seed);
+    let name = turn.name() + ".parquet";
     let own = [
         ("--url", server.url.clone()),
         ("--rate", turn.rate.to_string()),

@@ -68,7 +68,11 @@ fn what_cannot_be_judged_is_no_regression() {
         2,
         "Cargo.toml is no budget; `gate --refresh` makes one",
     );
-    says(&["--set", "scheduler.max_runing=1"], 2, "max_runing");
+    says(
+        &["--set", "scheduler.max_runing=1"],
+        2,
+        "--set: CADENCED__SCHEDULER__MAX_RUNING",
+    );
     says(&["--set", "scheduler.max_running"], 2, "--set");
     says(
         &["--sockets", "--daemon", "/nowhere/cadenced"],

@@ -7,7 +7,7 @@ mod contrast;
 mod drawn;
 pub mod journal;
 pub mod knobs;
-mod plan;
+pub mod plan;
 mod progress;
 mod song;
 mod sweep;
@@ -63,8 +63,8 @@ pub struct LadderArgs {
         conflicts_with_all = ["rates", "slo_ms", "seeds", "arrivals", "percentile", "calibration"]
     )]
     pub closed: bool,
-    /// No sweep, but one cell of the folder's again, by its name RUNG-RATE-SEED: after a change of the engine, to say what
-    /// that has changed.
+    /// No sweep, but one cell of the folder's again, by its name RUNG-RATE-SEED and with the sweep's settings: after a
+    /// change of the engine, to say what that has changed.
     #[arg(
         long,
         value_name = "CELL",
@@ -83,8 +83,9 @@ pub fn run(args: &LadderArgs) -> Result<()> {
         return contrast::run(args);
     }
     if let Some(cell) = &args.again {
-        let plan = Plan::of_before(&args.serving, &args.out)?;
-        return sweep::again(&args.serving, &args.out, &plan, cell);
+        let serving = Plan::serving_of_before(&args.serving, &args.out)?;
+        let plan = Plan::of_before(&serving, &args.out)?;
+        return sweep::again(&serving, &args.out, &plan, cell);
     }
     let plan = plan(args)?;
     plan.settle(&args.out)?;

@@ -136,7 +136,18 @@ fn a_sweep_keeps_each_cell_goes_on_after_a_kill_and_repeats_one() {
         again: Some(cell.into()),
         ..args.clone()
     };
-    ladder::run(&again("rung1-fifo-30-0")).unwrap();
+    // With the sweep's settings, which need not be given again, and no others.
+    let mut plain = again("rung1-fifo-30-0");
+    plain.serving.settings.clear();
+    ladder::run(&plain).unwrap();
+    let mut others = plain.clone();
+    let other = ("scheduler.max_running".into(), "3".into());
+    others.serving.settings.push(other);
+    let error = format!("{:#}", ladder::run(&others).unwrap_err());
+    assert!(
+        error.contains("--set") && error.contains("fake.step_us"),
+        "{error}"
+    );
     assert_eq!(of(Part::Anchor).last().unwrap().cell, "rung1-fifo-30-0");
     assert_eq!(names(&folder.path().join("anchors"), ".parquet").len(), 2);
     let error = format!("{:#}", ladder::run(&again("rung9-30-0")).unwrap_err());

@@ -37,8 +37,8 @@ pub fn run(args: &SummaryArgs) -> Result<()> {
         let window = metrics::window(meta.arrivals_s(), cell.warm_up_s, cell.cool_down_s);
         let slo_s = args.slo_ms.or(cell.slo_ms).map(|ms| ms as f64 * 1e-3);
         let rung = meta.server.rung.as_deref().unwrap_or("");
-        println!("{} {rung} {}/s", file.display(), cell.schedule.rate);
-        print::summary(&metrics::summarize(&records, window, slo_s));
+        println!("{} {rung}", file.display());
+        print::summary(cell, &metrics::summarize(&records, window, slo_s));
         println!("{}\n", soundness::verdict(&meta.unsound));
         metas.push((file.display().to_string(), meta));
     }

@@ -95,7 +95,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         make_room(out)?;
     }
     let (records, meta) = measure(args)?;
-    print::summary(&meta.summary);
+    print::summary(&meta.cell, &meta.summary);
     println!("the generator used {:.2} of a core", meta.generator_cores);
     if let Some(out) = &args.out {
         keep(out, &records, &meta)?;

@@ -31,6 +31,26 @@ fn one_seed_asks_the_same_in_an_open_and_in_a_closed_loop() {
     assert_eq!(cell.mode, Loop::Closed(2));
 }
 
+/// A burst and a closed loop were said to be of 1/s.
+#[test]
+fn what_was_asked_for_is_a_rate_only_where_there_is_one() {
+    for (text, asked) in [
+        ("--rate 4 --requests 8", "4/s"),
+        ("--requests 8 --closed 2", "2 clients in a closed loop"),
+        (
+            "--requests 8 --arrivals burst --closed 2",
+            "2 clients in a closed loop",
+        ),
+        ("--requests 8 --arrivals burst", "all at once"),
+        (
+            "--rate 4 --requests 8 --arrivals burst --burst-size 2",
+            "4/s in bursts of 2",
+        ),
+    ] {
+        assert_eq!(args(text).plan(None).unwrap().0.asked(), asked);
+    }
+}
+
 #[test]
 fn warm_up_and_cool_down_are_flags() {
     let (_, plan, span) = args("--rate 20 --duration 10 --warm-up-s 2 --cool-down-s 1")

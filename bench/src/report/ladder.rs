@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::ladder::journal::{self, Attempt, Part};
+use crate::ladder::plan::Plan;
 use crate::load::meta::Meta;
 use crate::load::metrics::{self, Summary};
 use crate::load::occupancy::Span;
@@ -61,6 +62,8 @@ pub struct Ladder {
     is_comparison: bool,
     /// Bound on the time to the end of an answer.
     pub slo_s: Option<f64>,
+    /// Cells that its sweep is to have, if it is one's.
+    planned: Option<usize>,
     /// What its cost model is from.
     calibration: Option<PathBuf>,
     /// By rung, rate and seed.
@@ -181,6 +184,7 @@ impl Ladder {
             name,
             is_comparison: folder.join(COMPARISON).exists(),
             slo_s,
+            planned: Plan::cells_of(folder)?,
             calibration: twin::calibration(folder),
             cells,
             repeats: cells_in(&folder.join("anchors"), Part::Anchor)?,

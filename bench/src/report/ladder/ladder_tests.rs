@@ -63,7 +63,7 @@ fn keep(folder: &Path, (rung, rate, seed): (&str, u32, u64), records: &[Record])
 
 /// Rung 1 takes 30 ms at 10/s and its queue grows at 100/s; rung 2 takes 40 ms at 10/s and 50 ms at 100/s, 52 ms
 /// under the other seed.
-fn write(folder: &Path) {
+pub fn write(folder: &Path) {
     for seed in [0, 1] {
         cell(folder, ("rung1-a", 10, seed), |_| 30_000);
         cell(folder, ("rung1-a", 100, seed), |i| {
@@ -94,106 +94,6 @@ fn a_cell_that_was_run_again_stands_beside_what_it_was() {
     let table = again::table(&read());
     let row = "| rung2-b-100-0 | aaaa | bbbbbbbb | 0.050 → 0.075 (+50.0%) | 0.050 → 0.075 (+50.0%) | 101 → 101 (+0.0%) |";
     assert!(table.contains(row), "{table}");
-    let late = "2026-01-01T00:01:02Z";
-    attempted(
-        folder.path(),
-        "rung2-b-100-0",
-        Part::Anchor,
-        late,
-        Some("x"),
-    );
-    let table = again::table(&read());
-    assert!(
-        table.contains("| rung2-b-100-0 | aaaa | bbbbbbbb ‡ |") && table.contains("\n‡ "),
-        "{table}"
-    );
-    attempted(folder.path(), "rung2-b-100-0", Part::Cell, late, Some("x"));
-    let table = again::table(&read());
-    assert!(
-        table.contains("| rung2-b-100-0 | aaaa ‡ | bbbbbbbb ‡ |"),
-        "{table}"
-    );
-}
-
-/// An attempt of the sweep in `folder`, whose cells are all finished within the same minute.
-fn attempted(folder: &Path, cell: &str, part: Part, finished: &str, disturbed: Option<&str>) {
-    let mut journal = journal::Journal::open(folder).unwrap();
-    let attempt = Attempt {
-        cell: cell.into(),
-        rung: cell[..7].into(),
-        part,
-        finished: finished.into(),
-        took_s: 1.0,
-        weather: Default::default(),
-        disturbed: disturbed.map(str::to_owned),
-        unsound: Vec::new(),
-        anchor: None,
-    };
-    journal.add(attempt).unwrap();
-}
-
-/// They were in the journal alone, and every table showed them as any other.
-#[test]
-fn every_table_marks_what_was_disturbed_to_the_last() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    write(folder);
-    let all = || {
-        let ladder = Ladder::read(folder, None).unwrap();
-        let elsewhere = [
-            "knobs", "verdicts", "figures", "speed", "again", "promises", "twin",
-        ];
-        let tables = TABLES.iter().filter(|(name, ..)| !elsewhere.contains(name));
-        tables
-            .map(|(name, _, render)| (*name, render(&ladder)))
-            .collect::<Vec<_>>()
-    };
-    // The records were whole at 00:01:00. What was set aside before, or was run again later, is not them.
-    let (early, late) = ("2026-01-01T00:00:30Z", "2026-01-01T00:01:02Z");
-    for rung in ["rung1-a", "rung2-b"] {
-        attempted(
-            folder,
-            &format!("{rung}-10-1"),
-            Part::Cell,
-            early,
-            Some("x"),
-        );
-        attempted(folder, &format!("{rung}-10-1"), Part::Cell, late, None);
-        attempted(
-            folder,
-            &format!("{rung}-10-0"),
-            Part::Anchor,
-            late,
-            Some("x"),
-        );
-    }
-    for (name, table) in all() {
-        assert!(!table.contains('‡'), "{name}: {table}");
-    }
-    for rung in ["rung1-a", "rung2-b"] {
-        for rate in [10, 100] {
-            attempted(
-                folder,
-                &format!("{rung}-{rate}-0"),
-                Part::Cell,
-                late,
-                Some("x"),
-            );
-        }
-    }
-    for (name, table) in all() {
-        assert!(
-            table.contains("10 ‡ |") || table.contains("100 ‡ |") || table.contains("10 ‡,"),
-            "{name}: {table}"
-        );
-        assert!(
-            table.contains("\n‡ ") && table.contains("4 of 8 were"),
-            "{name}: {table}"
-        );
-    }
-    let ladder = Ladder::read(folder, None).unwrap();
-    let latency = latency::table(&ladder);
-    assert!(latency.contains("| rung1-a | 100 † ‡ |"), "{latency}");
 }
 
 pub fn small() -> Ladder {
@@ -423,4 +323,15 @@ fn a_file_with_another_name_is_no_cell() {
         format!("{error:#}").contains("<rung>-<rate>-<seed>"),
         "{error:#}"
     );
+}
+
+#[test]
+fn half_a_sweep_is_said_to_be_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = crate::ladder::plan::tests::plan(2, &[10.0, 100.0], 3);
+    plan.settle(folder.path()).unwrap();
+    write(folder.path());
+    let origin = Ladder::read(folder.path(), None).unwrap().origin();
+    assert!(origin.contains("8 cells of 12, **unfinished**"), "{origin}");
+    assert!(!small().origin().contains("unfinished"));
 }

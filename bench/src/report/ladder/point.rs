@@ -79,3 +79,7 @@ pub fn disturbed<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> String {
 
 /// What the dagger of [`Point::load`] means.
 pub const GROWS: &str = "† The queue still grew when the arrivals ended: latencies are the run's length, not the server's.\n";
+
+#[cfg(test)]
+#[path = "disturbed_tests.rs"]
+mod tests;
