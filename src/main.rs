@@ -15,18 +15,15 @@ use clap::{Args, Parser, Subcommand};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// End when standard input does: whoever started this is gone.
+    #[arg(long, hide = true, global = true)]
+    while_stdin_is_open: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
     /// Serve a model.
-    Serve {
-        #[command(flatten)]
-        config: ConfigArgs,
-        /// End when standard input does: whoever started this is gone.
-        #[arg(long, hide = true)]
-        while_stdin_is_open: bool,
-    },
+    Serve(ConfigArgs),
     /// Measure this machine under load and write the file that promises are made from.
     Calibrate {
         #[command(flatten)]
@@ -144,16 +141,13 @@ fn main() -> ExitCode {
         let _ = e.print();
         std::process::exit(code)
     });
+    if cli.while_stdin_is_open {
+        std::thread::spawn(end_with_stdin);
+    }
     let loaded = match cli.command {
-        Command::Serve {
-            config,
-            while_stdin_is_open,
-        } => config.load().map(|config| {
-            if while_stdin_is_open {
-                std::thread::spawn(end_with_stdin);
-            }
-            cadenced::serve::run(config).code()
-        }),
+        Command::Serve(config) => config
+            .load()
+            .map(|config| cadenced::serve::run(config).code()),
         Command::Calibrate { source, how } => source.load(None).map(|config| {
             let done = cadenced::calibrate::run(&config, &how);
             done.map_or_else(|e| complain(&e, e.code()), |()| 0)

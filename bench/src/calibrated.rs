@@ -2,7 +2,7 @@
 //! that it then serves with.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use cadenced::calibrate::Manifest;
@@ -42,8 +42,15 @@ impl Calibrated {
             .args(["--rounds", ROUNDS, "--minutes", &minutes.to_string()])
             .arg("--out")
             .arg(&file)
-            .envs(settings.iter().map(|(k, v)| (daemon::variable(k), v)));
-        ensure!(command.status()?.success(), "the calibration failed");
+            .arg(daemon::WHILE_WE_LIVE)
+            .envs(settings.iter().map(|(k, v)| (daemon::variable(k), v)))
+            .stdin(Stdio::piped());
+        let mut child = command.spawn()?;
+        // `wait` would close it first, and the calibration would end.
+        let alive = child.stdin.take();
+        let status = child.wait()?;
+        drop(alive);
+        ensure!(status.success(), "the calibration failed: {status}");
         let manifest = folder.path().join("calibration.bin.work/manifest.json");
         let text = std::fs::read_to_string(&manifest).context("the calibration's manifest")?;
         let manifest: Manifest = serde_json::from_str(&text)?;

@@ -1,10 +1,12 @@
-//! A measurement in a process of its own: the specification goes in as JSON, the result comes out as JSON.
-//! Nothing of an earlier cell (caches, thread pools, heap) is left for the next one.
+//! A measurement in a process of its own: the specification goes in as a line of JSON, the result comes out as JSON.
+//! Nothing of an earlier cell (caches, thread pools, heap) is left for the next one. It ends when its standard input
+//! does, so that none goes on computing for a bench that was killed.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -34,12 +36,12 @@ pub fn call<S: Serialize, R: DeserializeOwned>(
         .stdout(Stdio::piped())
         .spawn()
         .context("starting a child")?;
-    let written = child
-        .stdin
-        .take()
-        .context("no stdin")?
-        .write_all(&serde_json::to_vec(spec)?);
+    // Held until the child has ended: see the module's text.
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    let line = serde_json::to_string(spec)? + "\n";
+    let written = stdin.write_all(line.as_bytes());
     let output = child.wait_with_output()?;
+    drop(stdin);
     ensure!(output.status.success(), "{subcommand}: {}", output.status);
     written?;
     serde_json::from_slice(&output.stdout).with_context(|| format!("{subcommand}: its answer"))
@@ -60,8 +62,16 @@ fn variable(wait_policy: &str) -> Option<(&'static str, &str)> {
 /// The child's side.
 pub fn serve<S: DeserializeOwned, R: Serialize>(run: impl FnOnce(S) -> Result<R>) -> Result<()> {
     let mut spec = String::new();
-    std::io::stdin().read_to_string(&mut spec)?;
+    std::io::stdin().read_line(&mut spec)?;
+    std::thread::spawn(end_with_stdin);
     let result = run(serde_json::from_str(&spec)?)?;
     println!("{}", serde_json::to_string(&result)?);
     Ok(())
+}
+
+fn end_with_stdin() {
+    // Nothing more is ever written to it.
+    let _ = std::io::stdin().read(&mut [0]);
+    // No exit: llama.cpp's destructors would pull the model from under a decode.
+    let _ = kill_process(getpid(), Signal::KILL);
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::all;
 use crate::load::run::{self, RunArgs};
 use crate::load::soundness::MeasurementUnsound;
+use crate::numbers::{at_least_one, positive};
 use crate::report;
 
 /// Measures several servers on the same arrivals, in turn.
@@ -19,9 +20,9 @@ pub struct CompareArgs {
     #[arg(long = "server", value_name = "NAME=URL", required = true, value_parser = server)]
     servers: Vec<Server>,
     /// Requests per second.
-    #[arg(long, value_delimiter = ',', required = true)]
+    #[arg(long, value_delimiter = ',', required = true, value_parser = positive)]
     rates: Vec<f64>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<u64>())]
     seeds: u64,
     /// The folder for the cells; must be empty or not there.
     #[arg(long)]
@@ -58,6 +59,13 @@ struct Turn<'a> {
     seed: u64,
 }
 
+impl Turn<'_> {
+    /// Of its files.
+    fn name(&self) -> String {
+        format!("{}-{}-{}", self.server, self.rate, self.seed)
+    }
+}
+
 /// # Errors
 /// [`MeasurementUnsound`] when a cell may not be reported; others when one could not be run.
 pub fn run(args: &CompareArgs) -> Result<()> {
@@ -92,7 +100,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
         );
         match run::run(cell) {
             // Its files say so, and the report refuses them; the others may be needed all the same.
-            Err(e) if e.is::<MeasurementUnsound>() => eprintln!("{e}"),
+            Err(e) if e.is::<MeasurementUnsound>() => eprintln!("{}: {e}", turn.name()),
             done => done?,
         }
     }
@@ -122,7 +130,7 @@ fn cell(args: &CompareArgs, turn: &Turn) -> Result<RunArgs> {
         .iter()
         .find(|s| s.name == turn.server)
         .context("no such server")?;
-    let name = format!("{}-{}-{}.parquet", turn.server, turn.rate, turn.seed);
+    let name = turn.name() + ".parquet";
     let own = [
         ("--url", server.url.clone()),
         ("--rate", turn.rate.to_string()),

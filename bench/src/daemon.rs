@@ -1,4 +1,5 @@
-//! A `cadenced` process of the bench's own: started on a free port, asked for its state, killed when dropped.
+//! A `cadenced` process of the bench's own: started on a free port, asked for its state, killed when dropped. However
+//! the bench ends, killed included, the daemon ends with it: it serves as long as the bench holds its standard input.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,6 +14,9 @@ use crate::cpu;
 use crate::effective::Effective;
 
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What makes a `cadenced` end when its standard input does, and with that when whoever started it is gone.
+pub const WHILE_WE_LIVE: &str = "--while-stdin-is-open";
 
 /// See the module's text.
 pub struct Daemon {
@@ -40,7 +44,7 @@ impl Daemon {
     pub fn start(binary: &Path, args: &[&str], settings: &[(String, String)]) -> Result<Self> {
         let mut command = Command::new(binary);
         command
-            .arg("serve")
+            .args(["serve", WHILE_WE_LIVE])
             .args(args)
             .args(["--listen", "127.0.0.1:0"])
             .env("NO_COLOR", "1");
@@ -48,6 +52,7 @@ impl Daemon {
             command.env(variable(key), value);
         }
         let mut child = command
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::calibrated::{Calibrated, RUNG, armed};
 use crate::daemon::{self, Daemon};
 use crate::decision;
+use crate::numbers::positive;
 use crate::provenance::Provenance;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -35,7 +36,7 @@ pub struct ExchangesArgs {
     #[arg(long)]
     daemon: Option<PathBuf>,
     /// How long the fake is calibrated.
-    #[arg(long, default_value_t = 8.0)]
+    #[arg(long, default_value_t = 8.0, value_parser = positive)]
     calibrate_minutes: f64,
     #[arg(long, default_value = "bench/results/exchanges.json")]
     out: PathBuf,

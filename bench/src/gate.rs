@@ -1,7 +1,8 @@
 //! `gate`: whether a change made overload worse, against a committed budget at two rates.
 //!
 //! The daemon's actors serve each rate in virtual time, so the verdict is the same on a busy machine. Exit status: 0
-//! within the budget or better, 1 regressed, 2 when what was run says nothing. `--refresh` makes what is run the
+//! within the budget or better, 1 regressed and nothing else, 2 when there is no verdict: what was run says nothing, or
+//! could not be run as asked. `--refresh` makes what is run the
 //! budget. `--sockets` is the other half: a minute of load on a real daemon, of which nothing is timed, but all that
 //! was offered is accounted for.
 
@@ -47,22 +48,46 @@ pub struct GateArgs {
     daemon: Option<PathBuf>,
 }
 
+/// Beyond the budget: what the gate is there to say.
+#[derive(Debug)]
+struct Worse(String);
+
+impl std::fmt::Display for Worse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Worse {}
+
+/// The context of any other error: it ends the program with 2, which can't be taken for a regression.
+#[derive(Debug)]
+pub struct NoVerdict;
+
+impl std::fmt::Display for NoVerdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no verdict")
+    }
+}
+
 /// # Errors
-/// [`soundness::MeasurementUnsound`] when what was run says nothing; others when it is beyond the budget or a file
-/// can't be read or written.
+/// When it is beyond the budget; [`NoVerdict`] when what was run says nothing, or it can't be run.
 pub fn run(args: &GateArgs) -> Result<()> {
     let clock = Instant::now();
     let done = if args.refresh {
         refresh(args)
     } else if args.sockets {
-        let budget = Budget::read(&args.budget)?;
-        sockets::run(&budget, args.daemon.clone(), &args.settings)
+        Budget::read(&args.budget)
+            .and_then(|budget| sockets::run(&budget, args.daemon.clone(), &args.settings))
     } else {
-        judge(&Budget::read(&args.budget)?, &args.settings)
+        Budget::read(&args.budget).and_then(|budget| judge(&budget, &args.settings))
     };
     // Not among the output, which is the same whenever and wherever it is run.
     eprintln!("gate: {:.1} s", clock.elapsed().as_secs_f64());
-    done
+    done.map_err(|error| match error.is::<Worse>() {
+        true => error,
+        false => error.context(NoVerdict),
+    })
 }
 
 fn refresh(args: &GateArgs) -> Result<()> {
@@ -113,7 +138,10 @@ fn judge(budget: &Budget, settings: &[(String, String)]) -> Result<()> {
         count(verdict::Line::is_improvement),
     );
     if worse > 0 {
-        bail!("{worse} of {} figures are beyond the budget", lines.len());
+        let all = lines.len();
+        bail!(Worse(format!(
+            "{worse} of {all} figures are beyond the budget"
+        )));
     }
     match better {
         0 => println!("within the budget"),

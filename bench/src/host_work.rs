@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::client::{self, Moment};
 use crate::cpu::{self, Share};
 use crate::daemon::{self, Daemon};
+use crate::numbers::at_least_one;
 use crate::prometheus::{Histogram, value};
 use crate::provenance::Provenance;
 use crate::sse::Reply;
@@ -24,12 +25,12 @@ const HISTOGRAM: &str = "cadenced_step_host_seconds";
 pub struct HostWorkArgs {
     #[arg(long)]
     daemon: Option<PathBuf>,
-    #[arg(long, value_delimiter = ',', default_value = "1,16")]
+    #[arg(long, value_delimiter = ',', default_value = "1,16", value_parser = at_least_one::<usize>())]
     batches: Vec<usize>,
     /// Length of the model's part of a step, in microseconds.
     #[arg(long, value_delimiter = ',', default_value = "0,20000")]
     step_us: Vec<u64>,
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one::<usize>())]
     repeats: usize,
     #[arg(long, default_value = "bench/results/host-work.json")]
     out: PathBuf,

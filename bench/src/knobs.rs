@@ -13,6 +13,7 @@ use crate::decode_cell::{Outcome, Spec};
 use crate::effective;
 use crate::engine::BareSettings;
 use crate::neighbour::Neighbour;
+use crate::numbers::{at_least_one, positive};
 use crate::provenance::Provenance;
 use crate::stats::Spread;
 
@@ -31,17 +32,17 @@ pub struct KnobsArgs {
     /// Thread counts of the second group; the largest is that of the first group.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<i32>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<usize>())]
     repeats: usize,
     #[arg(long, default_value_t = 512)]
     context: u32,
     #[arg(long, default_value_t = 256)]
     chunk: u32,
     /// Decode steps at each batch size, at most.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 24, value_parser = at_least_one::<usize>())]
     steps: usize,
     /// Seconds at each batch size, at most.
-    #[arg(long, default_value_t = 6.0)]
+    #[arg(long, default_value_t = 6.0, value_parser = positive)]
     seconds_max: f64,
     /// Cells of the pool.
     #[arg(long, default_value_t = 16_384)]

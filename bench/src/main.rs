@@ -24,6 +24,7 @@ mod load;
 mod memory;
 mod micro;
 mod neighbour;
+mod numbers;
 mod occupancy;
 mod profile;
 mod prometheus;
@@ -153,9 +154,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cadenced-bench: {error:#}");
-            // 2 = what would have been measured is not what was asked for.
+            // 2 = what would have been measured is not what was asked for, or says nothing; as clap has it for what can't
+            // be asked for.
             let unsound = error.is::<effective::Mismatch>()
-                || error.is::<load::soundness::MeasurementUnsound>();
+                || error.is::<load::soundness::MeasurementUnsound>()
+                || error.is::<gate::NoVerdict>();
             ExitCode::from(if unsound { 2 } else { 1 })
         }
     }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::client;
 use crate::daemon::{self, Daemon};
+use crate::numbers::at_least_one;
 use crate::provenance::Provenance;
 use crate::sse::Reply;
 use crate::workload;
@@ -24,10 +25,10 @@ pub struct MemoryArgs {
     model: PathBuf,
     #[arg(long)]
     daemon: Option<PathBuf>,
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = at_least_one::<usize>())]
     requests: usize,
     /// Resident memory is read once in so many requests.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = at_least_one::<usize>())]
     every: usize,
     #[arg(long, default_value = "bench/results/memory.json")]
     out: PathBuf,

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::numbers::positive;
 use crate::provenance::Provenance;
 
 /// Of bench/benches; other targets are no criterion benchmarks.
@@ -18,7 +19,7 @@ pub struct MicroArgs {
     #[arg(long, default_value = "bench/results/micro.json")]
     out: PathBuf,
     /// Seconds that each benchmark is measured for.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = positive)]
     seconds: f64,
 }
 

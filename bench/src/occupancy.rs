@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::child;
 use crate::decode_cell::mean_step;
 use crate::engine::{Bare, BareSettings, Sequence};
+use crate::numbers::{at_least_one, not_negative};
 use crate::provenance::Provenance;
 use crate::stats::Spread;
 
@@ -20,7 +21,7 @@ const FILLER: u32 = 1024;
 pub struct OccupancyArgs {
     #[arg(long, default_value = "models/smollm2-135m-instruct-q4_0.gguf")]
     model: PathBuf,
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = at_least_one::<u32>())]
     batch: u32,
     /// Tokens of each context that decodes.
     #[arg(long, default_value_t = 64)]
@@ -28,11 +29,11 @@ pub struct OccupancyArgs {
     #[arg(long, default_value_t = 16_384)]
     cells: u32,
     /// Parts of the pool that others hold.
-    #[arg(long, value_delimiter = ',', default_value = "0,0.25,0.5,0.93")]
+    #[arg(long, value_delimiter = ',', default_value = "0,0.25,0.5,0.93", value_parser = not_negative)]
     levels: Vec<f64>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<usize>())]
     repeats: usize,
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 24, value_parser = at_least_one::<usize>())]
     steps: usize,
     #[arg(long, default_value = "bench/results/occupancy.json")]
     out: PathBuf,

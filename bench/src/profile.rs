@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu;
 use crate::daemon::{self, Daemon};
 use crate::effective;
+use crate::numbers::at_least_one;
 use crate::provenance::Provenance;
 use load::Load;
 use shares::Shares;
@@ -40,10 +41,10 @@ pub struct ProfileArgs {
     /// The daemon's binary; by default the one beside this program.
     #[arg(long)]
     daemon: Option<PathBuf>,
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one::<usize>())]
     clients: usize,
     /// How long to sample.
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = at_least_one::<u32>())]
     seconds: u32,
     /// A setting of the daemon's, as section.key=value; what is in force must agree.
     #[arg(long = "set", value_parser = crate::raw::setting)]

@@ -16,6 +16,7 @@ use crate::child;
 use crate::daemon::{self, Daemon};
 use crate::effective;
 use crate::engine::BareSettings;
+use crate::numbers::at_least_one;
 use crate::provenance::Provenance;
 use crate::raw_loop::Outcome;
 use crate::stats::Spread;
@@ -33,15 +34,15 @@ pub struct RawArgs {
     /// The daemon's binary; by default the one beside this program.
     #[arg(long)]
     daemon: Option<PathBuf>,
-    #[arg(long, value_delimiter = ',', default_value = "1,4,8,16")]
+    #[arg(long, value_delimiter = ',', default_value = "1,4,8,16", value_parser = at_least_one::<usize>())]
     batches: Vec<usize>,
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one::<usize>())]
     repeats: usize,
     /// The length of the contexts when the replies end.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = at_least_one::<usize>())]
     context: usize,
     /// Tokens of each reply.
-    #[arg(long, default_value_t = 96)]
+    #[arg(long, default_value_t = 96, value_parser = at_least_one::<usize>())]
     decode: usize,
     /// A setting of the daemon's, as section.key=value; what is in force must agree.
     #[arg(long = "set", value_parser = setting)]

@@ -20,11 +20,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
+use crate::numbers::at_least_one;
 pub use conformal::ALL as CONFORMAL;
-pub use ladder::COMPARISON;
 pub use ladder::contrast;
 use ladder::joint::{self, Joint};
 pub use ladder::knobs::DEFAULT;
+pub use ladder::{COMPARISON, cell_files};
 use ladder::{Ladder, figures, knobs};
 
 const FILES: [&str; 3] = ["bench/README.md", "README.md", "bench/src/load/README.md"];
@@ -36,7 +37,7 @@ pub struct ReportArgs {
     /// A folder of cells: prints its tables and draws its figures, and leaves the READMEs alone.
     cells: Option<PathBuf>,
     /// Another SLO than the cells had; prints their tables and draws nothing.
-    #[arg(long, requires = "cells")]
+    #[arg(long, requires = "cells", value_parser = at_least_one::<u64>())]
     slo_ms: Option<u64>,
     /// Writes nothing; fails if a file would change.
     #[arg(long, conflicts_with = "cells")]

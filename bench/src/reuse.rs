@@ -22,6 +22,7 @@ use crate::load::driver::{self, Drive, Due, Loop};
 use crate::load::mix::{Mix, Workload};
 use crate::load::prompts::{Prompts, Style};
 use crate::load::target::Target;
+use crate::numbers::at_least_one;
 use crate::provenance::Provenance;
 use crate::serving::Serving;
 use crate::stats::Spread;
@@ -33,10 +34,10 @@ const BLOCK: usize = BLOCK_TOKENS as usize;
 pub struct ReuseArgs {
     #[command(flatten)]
     serving: Serving,
-    #[arg(long, default_value_t = 80)]
+    #[arg(long, default_value_t = 80, value_parser = at_least_one::<usize>())]
     requests: usize,
     /// Longest answer: what follows the first token is not what is measured.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = at_least_one::<u32>())]
     answer: u32,
     #[arg(long, default_value_t = 0)]
     seed: u64,

@@ -57,7 +57,8 @@ impl Serving {
             model: Some(self.model.clone()),
             ..Flags::default()
         };
-        Ok(Config::load(Some(file), variables, &flags)?)
+        Config::load(Some(file), variables, &flags)
+            .with_context(|| format!("{} and --set", file.display()))
     }
 
     /// The model's file, if it is what computes.

@@ -54,3 +54,30 @@ fn a_batch_of_one_shuts_it() {
 fn what_says_nothing_is_unsound() {
     says(&["--set", "kv.cells=512"], 2, "measurement unsound");
 }
+
+/// 1 was what these ended with, as a regression does.
+#[test]
+fn what_cannot_be_judged_is_no_regression() {
+    says(
+        &["--budget", "/nowhere/gate.json"],
+        2,
+        "no verdict: reading /nowhere/gate.json (--budget)",
+    );
+    says(
+        &["--budget", "Cargo.toml"],
+        2,
+        "Cargo.toml is no budget; `gate --refresh` makes one",
+    );
+    says(
+        &["--set", "scheduler.max_runing=1"],
+        2,
+        "--set: CADENCED__SCHEDULER__MAX_RUNING",
+    );
+    says(&["--set", "scheduler.max_running"], 2, "--set");
+    says(
+        &["--sockets", "--daemon", "/nowhere/cadenced"],
+        2,
+        "/nowhere/cadenced",
+    );
+    says(&["--nonsense"], 2, "--nonsense");
+}

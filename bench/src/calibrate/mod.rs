@@ -17,6 +17,7 @@ use crate::load::mix::Mix;
 use crate::load::quantile::Quantiles;
 use crate::load::record::Record;
 use crate::load::run::{self, RunArgs};
+use crate::numbers::at_least_one;
 use crate::provenance::Provenance;
 use crate::serving::Serving;
 use crate::twin::fit::{self, Fit, TimedSteps};
@@ -36,7 +37,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_enum, default_value_t = Mix::Standard)]
     pub mix: Mix,
     /// Rates to pick.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 6, value_parser = at_least_one::<usize>())]
     pub rates: usize,
     /// Fewer steps and requests: a minute less, and less to rely on.
     #[arg(long)]
@@ -100,7 +101,11 @@ impl Calibration {
 /// # Errors
 /// When the daemon can't be measured, or its steps do not tell the costs.
 pub fn run(args: &CalibrateArgs) -> Result<()> {
-    ensure!(args.rates >= 2, "a grid has two rates or more");
+    ensure!(args.rates >= 2, "--rates: a grid has two or more");
+    ensure!(
+        args.mix != Mix::Trace,
+        "--mix trace: a trace has arrivals of its own, and is not calibrated for"
+    );
     let [first, .., last] = args.rungs.as_slice() else {
         anyhow::bail!("a ladder has two rungs or more");
     };

@@ -20,6 +20,7 @@ use cadenced::logic::conformal::predictor::{Model, Predictor, PredictorKind, Row
 use cadenced::logic::conformal::rounds::Fold;
 use serde_json::{Value, json};
 
+use crate::numbers::positive;
 use crate::provenance::Provenance;
 use data::{Data, Split};
 use fitted::{Fitted, labelled};
@@ -46,7 +47,7 @@ pub struct ConformalArgs {
     #[arg(required = true, value_name = "WORKDIR | TRACES")]
     from: Vec<PathBuf>,
     /// For the share that would be admitted; if not given, what nine of ten training requests on an idle engine meet.
-    #[arg(long)]
+    #[arg(long, value_parser = positive)]
     slo_ms: Option<f64>,
     #[arg(long, default_value = "bench/results/conformal")]
     out: PathBuf,

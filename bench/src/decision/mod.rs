@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::calibrated::Calibrated;
 use crate::daemon;
+use crate::numbers::{at_least_one, positive};
 use crate::provenance::Provenance;
 use crate::stats::Spread;
 use cost::{Costs, Refusals, Refused};
@@ -50,15 +51,15 @@ pub struct DecisionArgs {
     #[arg(long)]
     daemon: Option<PathBuf>,
     /// Multiples of what the daemon can do, as its calibration has measured it.
-    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = positive)]
     loads: Vec<f64>,
     /// Seconds of arrivals in each repeat of each load.
-    #[arg(long, default_value_t = 30.0)]
+    #[arg(long, default_value_t = 30.0, value_parser = positive)]
     seconds: f64,
     /// How long the daemon is calibrated first; in less it sees too little of an idle engine to promise anything on one.
-    #[arg(long, default_value_t = 8.0)]
+    #[arg(long, default_value_t = 8.0, value_parser = positive)]
     calibrate_minutes: f64,
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one::<usize>())]
     repeats: usize,
     #[arg(long, default_value = "bench/results/decision.json")]
     out: PathBuf,

@@ -51,9 +51,14 @@ impl Budget {
     /// # Errors
     /// When the file can't be read.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{}", path.display()))
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading {} (--budget)", path.display()))?;
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is no budget; `gate --refresh` makes one",
+                path.display()
+            )
+        })
     }
 
     /// # Errors

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use cadenced::config::{Config, Flags};
 use cadenced::logic::conformal::artifact::Artifact;
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,9 @@ impl Load {
     pub fn trial(&self, file: &Path, settings: &[(String, String)]) -> Result<Trial> {
         let settings = settings.iter();
         let variables = settings.map(|(key, value)| (daemon::variable(key), value.clone()));
-        let rung = Rung::of(Config::load(Some(file), variables, &Flags::default())?)?;
+        let config = Config::load(Some(file), variables, &Flags::default());
+        let config = config.with_context(|| format!("{} and --set", file.display()))?;
+        let rung = Rung::of(config)?;
         let promises = rung.promises();
         let lab = Lab {
             artifact: promises.then(|| self.calibration(file)).transpose()?,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -58,6 +58,40 @@ pub struct Songs {
     pub range_between_rungs: f64,
 }
 
+const FILE: &str = "journal.jsonl";
+
+/// What was attempted in a folder; nothing where no sweep was.
+///
+/// # Errors
+/// When the file can't be read.
+pub fn read(folder: &Path) -> Result<Vec<Attempt>> {
+    Ok(attempts(&text(&folder.join(FILE))?))
+}
+
+fn text(path: &Path) -> Result<String> {
+    match std::fs::read_to_string(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(String::new()),
+        read => read.with_context(|| format!("reading {}", path.display())),
+    }
+}
+
+/// A kill may have cut the last line off.
+fn attempts(text: &str) -> Vec<Attempt> {
+    let attempts = text.lines().map(serde_json::from_str);
+    attempts.filter_map(Result::ok).collect()
+}
+
+/// The attempt that left the records of `cell` which were whole at `finished`; none if a kill came between the two.
+pub fn attempt_at<'a>(
+    attempts: &'a [Attempt],
+    (cell, part): (&str, Part),
+    finished: &str,
+) -> Option<&'a Attempt> {
+    // Times are written alike, to the second, so that they compare as texts.
+    let is_its = |a: &&Attempt| a.cell == cell && a.part == part && a.finished.as_str() >= finished;
+    attempts.iter().find(is_its)
+}
+
 /// See the module's text.
 pub struct Journal {
     path: PathBuf,
@@ -71,13 +105,8 @@ impl Journal {
     /// # Errors
     /// When the file can't be read or written.
     pub fn open(folder: &Path) -> Result<Self> {
-        let path = folder.join("journal.jsonl");
-        let old = std::fs::read_to_string(&path).unwrap_or_default();
-        // A kill may have cut the last line off.
-        let attempts = old
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect();
+        let path = folder.join(FILE);
+        let old = text(&path)?;
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -89,7 +118,7 @@ impl Journal {
         Ok(Self {
             path,
             file,
-            attempts,
+            attempts: attempts(&old),
         })
     }
 
@@ -102,6 +131,12 @@ impl Journal {
             .with_context(|| format!("writing {}", self.path.display()))?;
         self.attempts.push(attempt);
         Ok(())
+    }
+
+    /// How often a cell of the plan was disturbed so far.
+    pub fn disturbed(&self, cell: &str) -> usize {
+        let is_one = |a: &&Attempt| a.part == Part::Cell && a.cell == cell && a.disturbed.is_some();
+        self.attempts.iter().filter(is_one).count()
     }
 
     /// All songs so far.

@@ -11,6 +11,7 @@ use super::sweep;
 use super::variants::{self, Knob, knob};
 use crate::calibrate::{Calibration, grid};
 use crate::load::mix::Mix;
+use crate::numbers::{at_least_one, positive};
 use crate::report;
 use crate::serving::Serving;
 use crate::twin::rung::RUNGS;
@@ -50,18 +51,18 @@ pub struct SchedulerKnobsArgs {
     )]
     pub calibration: PathBuf,
     /// Requests per second in the mean.
-    #[arg(long)]
+    #[arg(long, value_parser = positive)]
     pub rate: Option<f64>,
     #[arg(long, value_enum, default_value_t = Mix::Short)]
     pub mix: Mix,
     /// Bound on the time to the end of an answer, for goodput.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>())]
     pub slo_ms: Option<u64>,
     /// Runs of each variant, each with arrivals of its own seed.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<u64>())]
     pub replicates: u64,
     /// Requests of each cell. Of the short mix so many have the thousand gaps that a p99.9 takes.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = at_least_one::<usize>())]
     pub arrivals: usize,
     /// A folder; a cell's files are VARIANT-RATE-SEED.parquet and .json.
     #[arg(long, default_value = "bench/results/scheduler-knobs")]
@@ -78,7 +79,10 @@ pub fn run(args: &SchedulerKnobsArgs) -> Result<()> {
 }
 
 fn plan(args: &SchedulerKnobsArgs) -> Result<Plan> {
-    ensure!(args.replicates > 1, "one replicate has no spread");
+    ensure!(
+        args.replicates > 1,
+        "--replicates 1: one replicate has no spread"
+    );
     let steps = variants::steps(&args.serving, &args.config, &args.vary)?;
     ensure!(steps.len() > 1, "no variant differs from the default");
     let offer = Offer {

@@ -5,9 +5,9 @@
 
 mod contrast;
 mod drawn;
-mod journal;
+pub mod journal;
 pub mod knobs;
-mod plan;
+pub mod plan;
 mod progress;
 mod song;
 mod sweep;
@@ -19,6 +19,7 @@ use anyhow::{Context, Result};
 
 use crate::calibrate::Calibration;
 use crate::load::mix::Mix;
+use crate::numbers::{at_least_one, percentile, positive};
 use crate::serving::Serving;
 use crate::twin::rung::CAPPED;
 use plan::{Offer, Plan, Step};
@@ -39,22 +40,22 @@ pub struct LadderArgs {
     )]
     pub calibration: PathBuf,
     /// Requests per second in the mean; what a seed's few arrivals come to is in each cell's line and summary.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = positive)]
     pub rates: Vec<f64>,
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>())]
     pub slo_ms: Option<u64>,
     #[arg(long, value_enum)]
     pub mix: Option<Mix>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<u64>())]
     pub seeds: u64,
     /// Requests of each cell.
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 120, value_parser = at_least_one::<usize>())]
     pub arrivals: usize,
     /// The percentile that is to be quoted, which decides how many arrivals are enough.
-    #[arg(long, default_value_t = 99.0)]
+    #[arg(long, default_value_t = 99.0, value_parser = percentile)]
     pub percentile: f64,
     /// A client gives up so long after its intended arrival.
-    #[arg(long, default_value_t = 300.0)]
+    #[arg(long, default_value_t = 300.0, value_parser = positive)]
     pub timeout_s: f64,
     /// No sweep, but the same eight requests in an open and in a closed loop, at two slots of the last rung.
     #[arg(
@@ -62,8 +63,8 @@ pub struct LadderArgs {
         conflicts_with_all = ["rates", "slo_ms", "seeds", "arrivals", "percentile", "calibration"]
     )]
     pub closed: bool,
-    /// No sweep, but one cell of the folder's again, by its name RUNG-RATE-SEED: after a change of the engine, to say what
-    /// that has changed.
+    /// No sweep, but one cell of the folder's again, by its name RUNG-RATE-SEED and with the sweep's settings: after a
+    /// change of the engine, to say what that has changed.
     #[arg(
         long,
         value_name = "CELL",
@@ -82,8 +83,9 @@ pub fn run(args: &LadderArgs) -> Result<()> {
         return contrast::run(args);
     }
     if let Some(cell) = &args.again {
-        let plan = Plan::of_before(&args.serving, &args.out)?;
-        return sweep::again(&args.serving, &args.out, &plan, cell);
+        let serving = Plan::serving_of_before(&args.serving, &args.out)?;
+        let plan = Plan::of_before(&serving, &args.out)?;
+        return sweep::again(&serving, &args.out, &plan, cell);
     }
     let plan = plan(args)?;
     plan.settle(&args.out)?;

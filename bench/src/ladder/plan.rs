@@ -13,7 +13,10 @@ use crate::load::mix::Mix;
 use crate::load::quantile::fewest_for;
 use crate::load::soundness::{MeasurementUnsound, Unsound};
 use crate::provenance;
+use crate::report::cell_files;
 use crate::serving::Serving;
+
+const FILE: &str = "plan.json";
 
 /// A rung, by its configuration, or a variant of one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -64,14 +67,18 @@ impl Offer {
         );
         ensure!(
             self.rates_per_s.is_sorted_by(|a, b| a < b),
-            "the rates do not ascend"
+            "--rates: they do not ascend"
         );
-        ensure!(self.mix != Mix::Trace, "a trace has arrivals of its own");
+        ensure!(
+            self.mix != Mix::Trace,
+            "--mix trace: a trace has arrivals of its own; `run --arrivals trace` replays one"
+        );
         ensure!(self.seeds > 0, "no seed");
         let fewest = fewest_for(self.percentile);
         ensure!(
             self.arrivals >= fewest,
-            "fewer than {fewest} arrivals make p{} the maximum",
+            "--arrivals {}: fewer than {fewest} make p{} (--percentile) the maximum",
+            self.arrivals,
             self.percentile
         );
         Ok(())
@@ -162,8 +169,14 @@ impl Plan {
     /// # Errors
     /// When it holds another sweep, and names what differs.
     pub fn settle(&self, folder: &Path) -> Result<()> {
-        let file = folder.join("plan.json");
+        let file = folder.join(FILE);
         if !file.exists() {
+            if let Some(cell) = cell_files(folder)?.first() {
+                bail!(
+                    "{} is of another sweep, whose {FILE} is gone: put that back, or take another folder (--out)",
+                    cell.display()
+                );
+            }
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("making {}", folder.display()))?;
             let text = serde_json::to_string_pretty(self)? + "\n";
@@ -172,6 +185,34 @@ impl Plan {
         }
         self.is_as(&Self::read(folder)?)
             .with_context(|| format!("{} can't be resumed", folder.display()))
+    }
+
+    /// `serving` with the settings that the folder's sweep had.
+    ///
+    /// # Errors
+    /// When the folder has none, or `serving` has others.
+    pub fn serving_of_before(serving: &Serving, folder: &Path) -> Result<Serving> {
+        let settings = Self::read(folder)?.settings;
+        ensure!(
+            serving.settings.is_empty() || serving.settings == settings,
+            "--set: the sweep in {} had other settings, and has them again without it: {}",
+            folder.display(),
+            serde_json::to_string(&settings)?
+        );
+        Ok(Serving {
+            settings,
+            ..serving.clone()
+        })
+    }
+
+    /// How many cells the sweep in `folder` is to have; none where no sweep is.
+    ///
+    /// # Errors
+    /// When its plan can't be read.
+    pub fn cells_of(folder: &Path) -> Result<Option<usize>> {
+        let is_one = folder.join(FILE).exists();
+        let plan = is_one.then(|| Self::read(folder)).transpose()?;
+        Ok(plan.map(|p| p.cells().len()))
     }
 
     /// The folder's plan for the engine as it is now, which may be another one; everything else is as it was.
@@ -193,7 +234,7 @@ impl Plan {
     }
 
     fn read(folder: &Path) -> Result<Self> {
-        let file = folder.join("plan.json");
+        let file = folder.join(FILE);
         let text = std::fs::read_to_string(&file);
         let text = text.with_context(|| format!("reading {}", file.display()))?;
         serde_json::from_str(&text)
@@ -220,92 +261,5 @@ impl Plan {
 }
 
 #[cfg(test)]
-pub mod tests {
-    use super::*;
-
-    pub fn plan(rungs: usize, rates: &[f64], seeds: u64) -> Plan {
-        let step = |i: usize| Step {
-            rung: format!("r{i}"),
-            file: format!("r{i}.toml").into(),
-            config: String::new(),
-            settings: Vec::new(),
-        };
-        Plan {
-            engine_fingerprint: Some("f".into()),
-            model_sha256: None,
-            machine: Value::Null,
-            rungs: (0..rungs).map(step).collect(),
-            settings: Vec::new(),
-            offer: Offer {
-                rates_per_s: rates.to_vec(),
-                seeds,
-                arrivals: 10,
-                mix: Mix::Short,
-                slo_ms: Some(1000),
-                timeout_s: 9.0,
-                percentile: 90.0,
-            },
-        }
-    }
-
-    #[test]
-    fn rates_come_one_after_the_other_and_the_first_rung_rotates() {
-        let plan = plan(3, &[0.5, 2.0], 2);
-        let cells = plan.cells();
-        let names: Vec<String> = cells.iter().map(CellId::name).collect();
-        assert_eq!(
-            names,
-            [
-                "r0-0.5-0", "r1-0.5-0", "r2-0.5-0", "r1-0.5-1", "r2-0.5-1", "r0-0.5-1", "r2-2-0",
-                "r0-2-0", "r1-2-0", "r0-2-1", "r1-2-1", "r2-2-1"
-            ]
-        );
-    }
-
-    #[test]
-    fn of_many_rungs_in_few_rounds_each_is_early_once_and_late_once() {
-        let plan = plan(9, &[1.0], 3);
-        let cells = plan.cells();
-        let third = |rung: &str, round: usize| {
-            let its = &cells[9 * round..9 * (round + 1)];
-            its.iter().position(|c| c.step.rung == rung).unwrap() / 3
-        };
-        for step in &plan.rungs {
-            let mut thirds = [0, 1, 2].map(|round| third(&step.rung, round));
-            thirds.sort_unstable();
-            assert_eq!(thirds, [0, 1, 2], "{}", step.rung);
-        }
-    }
-
-    #[test]
-    fn plans_of_before_there_were_variants_are_still_theirs() {
-        let old = serde_json::json!({
-            "engine_fingerprint": "f", "model_sha256": null, "machine": null,
-            "rungs": [{ "rung": "r0", "file": "r0.toml", "config": "" }],
-            "settings": [], "rates_per_s": [2.0], "seeds": 1, "arrivals": 10, "mix": "short",
-            "slo_ms": 1000, "timeout_s": 9.0, "percentile": 90.0,
-        });
-        let plan = plan(1, &[2.0], 1);
-        assert_eq!(serde_json::to_value(&plan).unwrap(), old);
-        assert_eq!(serde_json::from_value::<Plan>(old).unwrap(), plan);
-    }
-
-    #[test]
-    fn a_folder_holds_one_sweep_and_says_what_differs() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().join("ladder");
-        let first = plan(3, &[1.0], 2);
-        first.settle(&folder).unwrap();
-        first.settle(&folder).unwrap();
-        let mut other = first.clone();
-        (other.offer.seeds, other.offer.slo_ms) = (3, Some(900));
-        let error = format!("{:#}", other.settle(&folder).unwrap_err());
-        assert!(error.contains("other seeds, slo_ms"), "{error}");
-        let changed = Plan {
-            engine_fingerprint: Some("g".into()),
-            ..first
-        };
-        let error = changed.settle(&folder).unwrap_err();
-        assert!(error.is::<MeasurementUnsound>(), "{error:#}");
-    }
-}
+#[path = "plan_tests.rs"]
+pub mod tests;

@@ -19,7 +19,7 @@ use crate::load::soundness::{self, Unsound};
 use crate::provenance;
 use crate::serving::Serving;
 
-/// A disturbed cell is run again so many times; what is then still disturbed is kept and flagged.
+/// A disturbed cell is run again so many times, however often its sweep is resumed; what is then still disturbed is kept and flagged.
 const AGAIN: usize = 2;
 /// Seconds that a cell takes beside its arrivals: the start of the daemon, the songs, the last answers.
 const BESIDE_S: f64 = 5.0;
@@ -95,7 +95,8 @@ fn file(folder: &Path, cell: &CellId) -> PathBuf {
 impl Sweep<'_> {
     /// Runs a cell of the plan until it is undisturbed or has had its chances; the line that says so.
     fn cell(&mut self, cell: &CellId) -> Result<String> {
-        let mut chances = AGAIN;
+        // Those of before a kill count.
+        let mut chances = AGAIN.saturating_sub(self.journal.disturbed(&cell.name()));
         loop {
             let (records, meta, mut attempt) = self.attempt(cell, Part::Cell)?;
             let again = attempt.disturbed.is_some() && chances > 0;
@@ -261,16 +262,17 @@ fn conclude(folder: &Path, cells: &[CellId], journal: &Journal) -> Result<()> {
     for cell in cells {
         let meta = Meta::read(&file(folder, cell))?;
         busiest = busiest.max(meta.summary.mean_in_flight);
-        for reason in &meta.unsound {
-            println!("{}: {reason}", cell.name());
-        }
-        unsound.extend(meta.unsound);
+        let its = meta.unsound.into_iter();
+        unsound.extend(its.map(|reason| reason.of_run(&cell.name())));
     }
     if busiest < 1.0 {
         unsound.push(Unsound::TooLittleLoad {
             mean_in_flight: busiest,
             floor: 1.0,
         });
+    }
+    for reason in &unsound {
+        println!("{reason}");
     }
     println!("{} cells in {}", cells.len(), folder.display());
     Ok(soundness::refuse(unsound)?)

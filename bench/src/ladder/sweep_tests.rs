@@ -136,7 +136,18 @@ fn a_sweep_keeps_each_cell_goes_on_after_a_kill_and_repeats_one() {
         again: Some(cell.into()),
         ..args.clone()
     };
-    ladder::run(&again("rung1-fifo-30-0")).unwrap();
+    // With the sweep's settings, which need not be given again, and no others.
+    let mut plain = again("rung1-fifo-30-0");
+    plain.serving.settings.clear();
+    ladder::run(&plain).unwrap();
+    let mut others = plain.clone();
+    let other = ("scheduler.max_running".into(), "3".into());
+    others.serving.settings.push(other);
+    let error = format!("{:#}", ladder::run(&others).unwrap_err());
+    assert!(
+        error.contains("--set") && error.contains("fake.step_us"),
+        "{error}"
+    );
     assert_eq!(of(Part::Anchor).last().unwrap().cell, "rung1-fifo-30-0");
     assert_eq!(names(&folder.path().join("anchors"), ".parquet").len(), 2);
     let error = format!("{:#}", ladder::run(&again("rung9-30-0")).unwrap_err());
@@ -154,4 +165,49 @@ fn a_sweep_keeps_each_cell_goes_on_after_a_kill_and_repeats_one() {
 
 fn args_plan_last(args: &LadderArgs) -> String {
     ladder::plan(args).unwrap().cells().last().unwrap().name()
+}
+
+/// A resumed sweep gave a disturbed cell two more chances each time.
+#[test]
+fn chances_that_were_used_before_a_kill_are_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let args = LadderArgs {
+        rates: vec![100.0],
+        rungs: vec![Rung::files()[0].clone()],
+        ..args(folder)
+    };
+    let plan = ladder::plan(&args).unwrap();
+    plan.settle(folder).unwrap();
+    // Songs a thousand times slower than any here: whatever comes is disturbed.
+    let mut journal = Journal::open(folder).unwrap();
+    let mut attempt = |cell: &str, disturbed: Option<&str>| {
+        let weather = Weather {
+            before_ms: 1e4,
+            after_ms: 1e4,
+            ..Weather::default()
+        };
+        let attempt = Attempt {
+            cell: cell.into(),
+            rung: "rung1-fifo".into(),
+            part: Part::Cell,
+            finished: "2026-01-01T00:00:00Z".into(),
+            took_s: 1.0,
+            weather,
+            disturbed: disturbed.map(str::to_owned),
+            unsound: Vec::new(),
+            anchor: None,
+        };
+        journal.add(attempt).unwrap();
+    };
+    for _ in 0..8 {
+        attempt("another-100-0", Some("others used 2 of 2 cores"));
+    }
+    attempt("rung1-fifo-100-0", Some("others used 2 of 2 cores"));
+    sweep(&args);
+    assert_eq!(names(&folder.join("disturbed"), ".parquet").len(), 1);
+    assert_eq!(names(folder, ".parquet"), ["rung1-fifo-100-0.parquet"]);
+    let attempts = Journal::open(folder).unwrap().attempts;
+    assert_eq!(attempts.len(), 8 + 1 + 2);
+    assert!(attempts.iter().all(|a| a.disturbed.is_some()));
 }

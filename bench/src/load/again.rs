@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::meta::Meta;
 use super::{metrics, parquet, print, soundness};
+use crate::numbers::{at_least_one, positive};
 
 /// Summarises runs again from their records.
 #[derive(Clone, Debug, clap::Args)]
@@ -15,10 +16,10 @@ pub struct SummaryArgs {
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Another bound than the runs had.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>())]
     pub slo_ms: Option<u64>,
     /// Rates that must all be there.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = positive)]
     pub rates: Vec<f64>,
 }
 
@@ -28,25 +29,34 @@ pub struct SummaryArgs {
 pub fn run(args: &SummaryArgs) -> Result<()> {
     let mut metas = Vec::new();
     for file in &args.files {
-        let meta = Meta::read(file)?;
+        // First what was named: the metadata goes by its name.
         let records = parquet::read(file)?;
+        let beside = || format!("{} has no metadata beside it", file.display());
+        let meta = Meta::read(file).with_context(beside)?;
         let cell = &meta.cell;
         let window = metrics::window(meta.arrivals_s(), cell.warm_up_s, cell.cool_down_s);
         let slo_s = args.slo_ms.or(cell.slo_ms).map(|ms| ms as f64 * 1e-3);
         let rung = meta.server.rung.as_deref().unwrap_or("");
-        println!("{} {rung} {}/s", file.display(), cell.schedule.rate);
-        print::summary(&metrics::summarize(&records, window, slo_s));
-        println!();
-        metas.push(meta);
+        println!("{} {rung}", file.display());
+        print::summary(cell, &metrics::summarize(&records, window, slo_s));
+        println!("{}\n", soundness::verdict(&meta.unsound));
+        metas.push((file.display().to_string(), meta));
     }
     soundness::refuse(complaints(&metas, &args.rates))?;
     Ok(())
 }
 
-fn complaints(metas: &[Meta], rates: &[f64]) -> Vec<soundness::Unsound> {
-    let present: Vec<f64> = metas.iter().map(|m| m.cell.schedule.rate).collect();
-    let engines: Vec<_> = metas.iter().map(|m| m.engine_fingerprint.clone()).collect();
-    let mut found: Vec<_> = metas.iter().flat_map(|m| m.unsound.clone()).collect();
+/// Of the runs by their files.
+fn complaints(metas: &[(String, Meta)], rates: &[f64]) -> Vec<soundness::Unsound> {
+    let rate = |(_, meta): &(String, Meta)| meta.cell.schedule.rate;
+    let present: Vec<f64> = metas.iter().map(rate).collect();
+    let of = |(file, meta): &(String, Meta)| (file.clone(), meta.engine_fingerprint.clone());
+    let engines: Vec<_> = metas.iter().map(of).collect();
+    let mut found = Vec::new();
+    for (file, meta) in metas {
+        let its = meta.unsound.iter().cloned();
+        found.extend(its.map(|reason| reason.of_run(file)));
+    }
     found.extend(soundness::missing_rates(rates, &present));
     found.extend(soundness::mixed_fingerprints(&engines));
     found

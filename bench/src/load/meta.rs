@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::arrivals::Schedule;
+use super::arrivals::{Process, Schedule};
 use super::driver::Loop;
 use super::metrics::Summary;
 use super::mix::Mix;
@@ -59,6 +59,25 @@ pub struct Cell {
     pub temperature: f64,
     pub ignore_eos: bool,
     pub limits: Limits,
+}
+
+impl Cell {
+    /// What was asked for, for a reader. A closed loop has no rate and neither has a burst of everything; the schedule's
+    /// is 1 there and says nothing.
+    pub fn asked(&self) -> String {
+        let Schedule {
+            process,
+            rate,
+            burst,
+            ..
+        } = &self.schedule;
+        match (self.mode, process, burst) {
+            (Loop::Closed(clients), ..) => format!("{clients} clients in a closed loop"),
+            (Loop::Open, Process::Burst, None) => "all at once".into(),
+            (Loop::Open, Process::Burst, Some(size)) => format!("{rate}/s in bursts of {size}"),
+            (Loop::Open, ..) => format!("{rate}/s"),
+        }
+    }
 }
 
 /// What the server says of itself, before the run and after it; null where it says nothing.

@@ -39,9 +39,14 @@ pub fn write(path: &Path, records: &[Record]) -> Result<()> {
 /// Reads a file of [`write()`]'s.
 ///
 /// # Errors
-/// When a column is missing or of another type, or a row has no value where one must be.
+/// Names the file when it is no Parquet, a column is missing or of another type, or a row has no value where one must be.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let file = File::open(path).with_context(|| format!("reading {}", path.display()))?;
+    let no_records = || format!("{} has no records of `run`'s", path.display());
+    rows(file).with_context(no_records)
+}
+
+fn rows(file: File) -> Result<Vec<Record>> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(file)?.build()?;
     let mut records = Vec::new();
     for batch in reader {

@@ -1,11 +1,13 @@
 //! A run's summary for a reader at a terminal: every percentile with its n, every flag in words.
 
+use super::meta::Cell;
 use super::metrics::Summary;
 use super::quantile::Quantiles;
 use super::soundness;
 
-/// Prints to standard output.
-pub fn summary(s: &Summary) {
+/// Prints to standard output what came of `cell`.
+pub fn summary(cell: &Cell, s: &Summary) {
+    println!("asked for    {}, seed {}", cell.asked(), cell.schedule.seed);
     println!("{}", text(s));
 }
 

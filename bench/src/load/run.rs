@@ -18,6 +18,7 @@ use super::target::Target;
 use super::trace::Trace;
 use super::validate::KsTest;
 use super::{parquet, print};
+use crate::numbers::{at_least_one, not_negative, positive};
 use crate::{cpu, provenance};
 
 /// Offers load to an OpenAI-compatible server on a schedule that does not care how the server is doing.
@@ -27,23 +28,23 @@ pub struct RunArgs {
     #[arg(long)]
     pub url: String,
     /// Requests per second in the mean. A trace has its own unless this is given.
-    #[arg(long)]
+    #[arg(long, value_parser = positive)]
     pub rate: Option<f64>,
     /// Seconds of arrivals.
-    #[arg(long, conflicts_with = "requests")]
+    #[arg(long, conflicts_with = "requests", value_parser = positive)]
     pub duration: Option<f64>,
     /// Number of arrivals instead.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<usize>())]
     pub requests: Option<usize>,
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     #[arg(long, value_enum, default_value_t = Process::Poisson)]
     pub arrivals: Process,
     /// Requests that arrive together with --arrivals burst; all of them if not given.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<usize>())]
     pub burst_size: Option<usize>,
     /// Clients that each wait for their answer, instead of a schedule; for contrast.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>(), conflicts_with = "rate")]
     pub closed: Option<usize>,
     #[arg(long, value_enum, default_value_t = Mix::Standard)]
     pub mix: Mix,
@@ -51,18 +52,18 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Bound on the time to the end of the answer, for goodput.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>())]
     pub slo_ms: Option<u64>,
     /// Tell the server of it, so that it may promise or refuse.
     #[arg(long, requires = "slo_ms")]
     pub send_slo: bool,
     /// A client gives up so long after its intended arrival.
-    #[arg(long, default_value_t = 300.0)]
+    #[arg(long, default_value_t = 300.0, value_parser = positive)]
     pub timeout_s: f64,
     /// Arrivals of the first seconds are recorded and not measured; of the last seconds likewise.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative)]
     pub warm_up_s: f64,
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative)]
     pub cool_down_s: f64,
     /// The model's name; the first that the server lists if not given.
     #[arg(long)]
@@ -73,7 +74,7 @@ pub struct RunArgs {
     /// Name of the environment variable with the API key.
     #[arg(long, value_name = "NAME")]
     pub api_key_env: Option<String>,
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative)]
     pub temperature: f64,
     /// Answers as long as their caps: for raw throughput only.
     #[arg(long)]
@@ -94,12 +95,13 @@ pub fn run(args: &RunArgs) -> Result<()> {
         make_room(out)?;
     }
     let (records, meta) = measure(args)?;
-    print::summary(&meta.summary);
+    print::summary(&meta.cell, &meta.summary);
     println!("the generator used {:.2} of a core", meta.generator_cores);
     if let Some(out) = &args.out {
         keep(out, &records, &meta)?;
         println!("written: {}", out.display());
     }
+    println!("{}", soundness::verdict(&meta.unsound));
     Ok(soundness::refuse(meta.unsound)?)
 }
 
@@ -130,12 +132,17 @@ pub fn keep(out: &Path, records: &[Record], meta: &Meta) -> Result<()> {
 /// When it could not be run.
 pub fn measure(args: &RunArgs) -> Result<(Vec<Record>, Meta)> {
     let trace = args.read_trace()?;
+    for line in trace.iter().flat_map(Trace::remarks) {
+        println!("trace        {line}");
+    }
     let (cell, plan, span) = args.plan(trace.as_ref())?;
-    let key = args
-        .api_key_env
-        .as_ref()
-        .map(|name| std::env::var(name).with_context(|| name.clone()));
-    let target = Target::parse(&args.url, key.transpose()?)?;
+    let key = args.api_key_env.as_ref().map(|name| {
+        let key = std::env::var(name);
+        key.with_context(|| format!("--api-key-env {name}: that variable of the environment"))
+    });
+    let target = Target::parse(&args.url, key.transpose()?).context("--url")?;
+    // Or the whole schedule would be run to find out.
+    target.reach().context("--url")?;
     let mut server = Server::ask(&target);
     ensure!(
         !(cell.ignore_eos && server.rung.as_deref().is_some_and(has_admission)),
@@ -210,11 +217,10 @@ impl RunArgs {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .with_context(|| format!("reading {}", path.display()))?;
-                Ok(Some(
-                    Trace::parse(&text).with_context(|| format!("{}", path.display()))?,
-                ))
+                let trace = Trace::parse(&text);
+                Ok(Some(trace.with_context(|| format!("{}", path.display()))?))
             }
-            None if needed => bail!("--trace FILE is needed"),
+            None if needed => bail!("--trace FILE is needed for --arrivals trace and --mix trace"),
             None => Ok(None),
         }
     }
@@ -229,11 +235,18 @@ impl RunArgs {
             (None, None) if self.closed.is_some() || self.arrivals == Process::Burst => 1.0,
             (None, None) => bail!("--rate is needed"),
         };
-        ensure!(rate > 0.0 && rate.is_finite(), "a rate of {rate}");
+        ensure!(
+            rate > 0.0 && rate.is_finite(),
+            "a trace of one moment has no rate; --rate gives it one"
+        );
+        ensure!(
+            self.burst_size.is_none() || self.arrivals == Process::Burst,
+            "--burst-size is for --arrivals burst"
+        );
         let extent = match (self.requests, self.duration, replay) {
             (Some(n), _, _) => Extent::Requests(n),
             // Enough for any server: a closed loop ends by the clock.
-            (None, Some(s), _) if self.closed.is_some() && self.rate.is_none() => {
+            (None, Some(s), _) if self.closed.is_some() => {
                 Extent::Requests((s * 10_000.0) as usize)
             }
             (None, Some(s), _) => Extent::Seconds(s),

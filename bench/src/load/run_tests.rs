@@ -31,6 +31,26 @@ fn one_seed_asks_the_same_in_an_open_and_in_a_closed_loop() {
     assert_eq!(cell.mode, Loop::Closed(2));
 }
 
+/// A burst and a closed loop were said to be of 1/s.
+#[test]
+fn what_was_asked_for_is_a_rate_only_where_there_is_one() {
+    for (text, asked) in [
+        ("--rate 4 --requests 8", "4/s"),
+        ("--requests 8 --closed 2", "2 clients in a closed loop"),
+        (
+            "--requests 8 --arrivals burst --closed 2",
+            "2 clients in a closed loop",
+        ),
+        ("--requests 8 --arrivals burst", "all at once"),
+        (
+            "--rate 4 --requests 8 --arrivals burst --burst-size 2",
+            "4/s in bursts of 2",
+        ),
+    ] {
+        assert_eq!(args(text).plan(None).unwrap().0.asked(), asked);
+    }
+}
+
 #[test]
 fn warm_up_and_cool_down_are_flags() {
     let (_, plan, span) = args("--rate 20 --duration 10 --warm-up-s 2 --cool-down-s 1")
@@ -76,7 +96,6 @@ fn a_trace_gives_arrivals_and_lengths_at_its_own_pace_or_another() {
 fn what_is_missing_is_asked_for() {
     assert!(args("--duration 3").plan(None).is_err());
     assert!(args("--rate 1").plan(None).is_err());
-    assert!(args("--rate 0 --duration 3").plan(None).is_err());
     assert!(has_admission("rung5-conformal") && has_admission("rung6-best-effort"));
     assert!(!has_admission("rung3-continuous") && !has_admission("vllm"));
 }
@@ -163,4 +182,102 @@ fn where_records_go_is_seen_to_before_anything_is_measured() {
         .to_string();
     assert!(error.contains("making the folder of"), "{error}");
     make_room(Path::new("cell.parquet")).unwrap();
+}
+
+/// Each was accepted, and ran or divided by nothing.
+#[test]
+fn what_makes_no_sense_is_refused_by_the_option_s_name() {
+    let refused = |text: &str| {
+        let words = ["run", "--url", "http://127.0.0.1:1"].into_iter();
+        let parsed = Cli::try_parse_from(words.chain(text.split_whitespace()));
+        match parsed {
+            Err(error) => error.to_string(),
+            Ok(cli) => format!("{:#}", cli.run.plan(None).unwrap_err()),
+        }
+    };
+    for (text, option) in [
+        ("--rate 1 --requests 9 --percentile 100", "--percentile"),
+        ("--rate 1 --requests 9 --percentile 0", "--percentile"),
+        ("--rate 1 --requests 9 --percentile NaN", "--percentile"),
+        ("--rate 0 --requests 9", "--rate"),
+        ("--rate inf --requests 9", "--rate"),
+        ("--rate 1 --requests 0", "--requests"),
+        ("--rate 1 --duration 0", "--duration"),
+        ("--rate 1 --requests 9 --slo-ms 0", "--slo-ms"),
+        ("--rate 1 --requests 9 --timeout-s 0", "--timeout-s"),
+        ("--rate 1 --requests 9 --warm-up-s=-1", "--warm-up-s"),
+        ("--requests 9 --closed 0", "--closed"),
+        ("--rate 1 --requests 9 --closed 2", "--rate"),
+        (
+            "--rate 1 --requests 9 --arrivals burst --burst-size 0",
+            "--burst-size",
+        ),
+        ("--rate 1 --requests 9 --burst-size 3", "--arrivals burst"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains(option), "{text}: {error}");
+    }
+    assert!(
+        args("--rate 1 --requests 9 --arrivals burst --burst-size 3")
+            .plan(None)
+            .is_ok()
+    );
+}
+
+/// Of each it was said what failed, but neither where nor what to do about it; or the whole schedule was run first.
+#[test]
+fn what_cannot_be_run_is_said_at_once_and_by_its_name() {
+    let said = |text: &str, url: &str| {
+        let mut args = args(text);
+        args.url = url.into();
+        format!("{:#}", measure(&args).unwrap_err())
+    };
+    // A port that nothing listens on any more.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    drop(taken);
+    let hour = "--rate 1 --duration 3600";
+    let error = said(hour, &format!("http://{addr}"));
+    assert!(
+        error.contains(&format!("--url: nothing listens at {addr}")),
+        "{error}"
+    );
+    let error = said(hour, "127.0.0.1:9000");
+    assert!(error.contains("--url: no http:// before"), "{error}");
+    let error = said(
+        &format!("{hour} --api-key-env NO_SUCH_KEY"),
+        "http://127.0.0.1:1",
+    );
+    assert!(error.contains("--api-key-env NO_SUCH_KEY"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.parquet");
+    let summary = |file: &Path| {
+        let args = SummaryArgs {
+            files: vec![file.to_owned()],
+            slo_ms: None,
+            rates: Vec::new(),
+        };
+        format!("{:#}", again::run(&args).unwrap_err())
+    };
+    assert!(summary(&file).contains("x.parquet"), "{}", summary(&file));
+    std::fs::write(&file, "no parquet").unwrap();
+    assert!(
+        summary(&file).contains("x.parquet has no records"),
+        "{}",
+        summary(&file)
+    );
+    parquet::write(&file, &[]).unwrap();
+    assert!(
+        summary(&file).contains("x.parquet has no metadata beside it"),
+        "{}",
+        summary(&file)
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap();
+    let stub = stub::spawn(StubArgs {
+        listen,
+        ..StubArgs::default()
+    });
+    let error = format!("{:#}", stub.unwrap_err());
+    assert!(error.contains(&format!("--listen {listen}")), "{error}");
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::metrics::Summary;
 use super::quantile::{Quantiles, fewest_for};
+use crate::numbers::{not_negative, percentile, positive};
 
 /// One reason not to report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +48,21 @@ pub enum Unsound {
         first: String,
         other: String,
     },
+    /// What was found in one of several runs, by its name.
+    In {
+        run: String,
+        found: Box<Self>,
+    },
+}
+
+impl Unsound {
+    /// Where several runs are spoken of.
+    pub fn of_run(self, run: &str) -> Self {
+        Self::In {
+            run: run.to_owned(),
+            found: Box::new(self),
+        }
+    }
 }
 
 impl std::fmt::Display for Unsound {
@@ -87,6 +103,7 @@ impl std::fmt::Display for Unsound {
             Self::MixedFingerprints { first, other } => {
                 write!(f, "two engines in one report: {first} and {other}")
             }
+            Self::In { run, found } => write!(f, "{run}: {found}"),
         }
     }
 }
@@ -108,16 +125,16 @@ impl std::error::Error for MeasurementUnsound {}
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 pub struct Limits {
     /// The 99th percentile of send lag that is still a schedule.
-    #[arg(long, default_value_t = 50.0)]
+    #[arg(long, default_value_t = 50.0, value_parser = positive)]
     pub lag_p99_ms_max: f64,
     /// The largest send lag that is still a schedule.
-    #[arg(long, default_value_t = 250.0)]
+    #[arg(long, default_value_t = 250.0, value_parser = positive)]
     pub lag_ms_max: f64,
     /// Requests in flight in the mean below which a run says nothing about a server; 0 for unloaded latencies.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = not_negative)]
     pub in_flight_min: f64,
     /// The percentile that is to be quoted, which decides how many arrivals are enough.
-    #[arg(long, default_value_t = 99.0)]
+    #[arg(long, default_value_t = 99.0, value_parser = percentile)]
     pub percentile: f64,
 }
 
@@ -175,15 +192,28 @@ pub fn missing_rates(asked: &[f64], present: &[f64]) -> Vec<Unsound> {
         .collect()
 }
 
-/// Whether all runs of a report measured one engine; a run without a fingerprint is another engine.
-pub fn mixed_fingerprints(fingerprints: &[Option<String>]) -> Option<Unsound> {
+/// Whether all runs of a report, by their names, measured one engine; one without a fingerprint is another engine.
+pub fn mixed_fingerprints(engines: &[(String, Option<String>)]) -> Option<Unsound> {
     let name = |f: &Option<String>| f.clone().unwrap_or_else(|| "unknown".into());
-    let first = fingerprints.first()?;
-    let other = fingerprints.iter().find(|f| *f != first)?;
-    Some(Unsound::MixedFingerprints {
+    let (_, first) = engines.first()?;
+    let (run, other) = engines.iter().find(|(_, f)| f != first)?;
+    let mixed = Unsound::MixedFingerprints {
         first: name(first),
         other: name(other),
-    })
+    };
+    Some(mixed.of_run(run))
+}
+
+/// The last line of what is said of a run: without it the figures above look as good as any.
+pub fn verdict(reasons: &[Unsound]) -> String {
+    let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+    match reasons.as_slice() {
+        [] => "verdict      sound".into(),
+        all => format!(
+            "verdict      UNSOUND, not to be reported: {}",
+            all.join("; ")
+        ),
+    }
 }
 
 /// # Errors

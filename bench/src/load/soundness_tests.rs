@@ -93,9 +93,16 @@ fn a_missing_rate_and_a_second_engine_are_refused() {
         [Unsound::RateMissing { rate: 0.6 }]
     );
     let [a, b] = ["a", "b"].map(|f| Some(f.to_owned()));
-    assert_eq!(mixed_fingerprints(&[a.clone(), a.clone()]), None);
-    assert!(mixed_fingerprints(&[a.clone(), b]).is_some());
-    assert!(mixed_fingerprints(&[a, None]).is_some());
+    let mixed = |engines: [&Option<String>; 2]| {
+        let [x, y] = engines.map(Clone::clone);
+        mixed_fingerprints(&[("x".into(), x), ("y".into(), y)])
+    };
+    assert_eq!(mixed([&a, &a]), None);
+    assert_eq!(
+        mixed([&a, &b]).unwrap().to_string(),
+        "y: two engines in one report: a and b"
+    );
+    assert!(mixed([&a, &None]).is_some());
 }
 
 #[test]
@@ -128,5 +135,26 @@ fn the_speed_self_check_says_when_it_cannot() {
             0.001
         })))
         .0
+    );
+}
+
+/// The reasons of several runs were one list.
+#[test]
+fn a_verdict_has_its_reasons_and_each_its_run() {
+    assert_eq!(verdict(&[]), "verdict      sound");
+    let late = Unsound::RateMissing { rate: 2.0 };
+    let text = verdict(std::slice::from_ref(&late));
+    assert!(
+        text.contains("UNSOUND") && text.contains("rate of 2/s"),
+        "{text}"
+    );
+    let runs = refuse(vec![
+        late.clone().of_run("a.parquet"),
+        late.of_run("b.parquet"),
+    ]);
+    let text = runs.unwrap_err().to_string();
+    assert!(
+        text.contains("a.parquet: the rate") && text.contains("b.parquet: the rate"),
+        "{text}"
     );
 }

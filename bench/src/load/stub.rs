@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::numbers::{at_least_one, not_negative};
 use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,16 +19,16 @@ pub struct StubArgs {
     #[arg(long, default_value = "127.0.0.1:9000")]
     pub listen: SocketAddr,
     /// Requests that are served at once.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = at_least_one::<usize>())]
     pub capacity: usize,
     /// Before the first token.
-    #[arg(long, default_value_t = 100.0)]
+    #[arg(long, default_value_t = 100.0, value_parser = not_negative)]
     pub sleep_ms: f64,
     /// Tokens of each answer.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = at_least_one::<usize>())]
     pub tokens: usize,
     /// Between tokens.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative)]
     pub token_ms: f64,
     /// Requests that may wait; any more get 503. None = all of them.
     #[arg(long)]
@@ -78,7 +79,8 @@ fn serve(args: StubArgs, ready: impl FnOnce(SocketAddr)) -> Result<()> {
         .build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
-        let listener = TcpListener::bind(args.listen).await.context("listening")?;
+        let listener = TcpListener::bind(args.listen).await;
+        let listener = listener.with_context(|| format!("--listen {}", args.listen))?;
         ready(listener.local_addr()?);
         let stub = Rc::new(Stub::new(args));
         loop {

@@ -48,6 +48,17 @@ impl Target {
         })
     }
 
+    /// # Errors
+    /// When nothing listens there.
+    pub fn reach(&self) -> Result<()> {
+        self.connect().map(drop)
+    }
+
+    fn connect(&self) -> Result<TcpStream> {
+        TcpStream::connect_timeout(&self.addr, PATIENCE)
+            .with_context(|| format!("nothing listens at {} ({})", self.host, self.addr))
+    }
+
     /// The head of a request, complete with the blank line.
     pub fn head(&self, method: &str, path: &str, body_bytes: usize, extra: &str) -> String {
         let key = self.api_key.as_ref();
@@ -73,8 +84,7 @@ impl Target {
     /// # Errors
     /// When the server does not answer 200 with JSON.
     pub fn get(&self, path: &str) -> Result<Value> {
-        let mut stream = TcpStream::connect_timeout(&self.addr, PATIENCE)
-            .with_context(|| format!("connecting to {}", self.host))?;
+        let mut stream = self.connect()?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(
             self.head("GET", path, 0, "connection: close\r\n")
@@ -105,7 +115,10 @@ impl Target {
 
 fn split(url: &str) -> Result<(String, String)> {
     let Some(rest) = url.strip_prefix("http://") else {
-        bail!("only http:// can be measured, and this is {url:?}");
+        match url.split_once("://") {
+            Some((scheme, _)) => bail!("only http:// can be measured, and no {scheme}:// ({url})"),
+            None => bail!("no http:// before {url:?}"),
+        }
     };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     ensure!(
@@ -156,7 +169,11 @@ mod tests {
             "http://",
             "http://a b/",
         ] {
-            assert!(Target::parse(url, None).is_err(), "{url}");
+            let error = Target::parse(url, None).unwrap_err().to_string();
+            assert!(
+                error.contains("http://") || error.contains("host"),
+                "{error}"
+            );
         }
     }
 }

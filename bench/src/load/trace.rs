@@ -3,7 +3,8 @@
 //!
 //! Known by their headers: Azure's (`TIMESTAMP,ContextTokens,GeneratedTokens`, a date and time) and BurstGPT's
 //! (`Timestamp,Model,Request tokens,Response tokens,…`, seconds). Other columns are ignored. Neither layout
-//! quotes fields. Rows whose answer is empty are failures of the traced service; they are counted, not sent.
+//! quotes fields. Rows whose answer is empty are failures of the traced service; they are counted, not sent. Rows that
+//! are not in the order of their times are put into it, since services log a request when it ends; how many were is said.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -21,6 +22,8 @@ pub struct Trace {
     pub rows: Vec<Row>,
     /// Rows without an answer.
     pub skipped: usize,
+    /// Lines, from 1, whose time is before that of a row above them: they were put in their place.
+    pub earlier: Vec<usize>,
 }
 
 impl Trace {
@@ -36,6 +39,7 @@ impl Trace {
         let (_, header) = lines.next().context("the trace is empty")?;
         let columns = Columns::find(header)?;
         let mut trace = Self::default();
+        let mut latest_s = f64::NEG_INFINITY;
         for (i, line) in lines {
             let row = columns
                 .read(line)
@@ -45,10 +49,27 @@ impl Trace {
             } else {
                 trace.rows.push(row);
             }
+            if row.at_s < latest_s {
+                trace.earlier.push(i + 1);
+            }
+            latest_s = latest_s.max(row.at_s);
         }
         ensure!(!trace.rows.is_empty(), "the trace has no usable row");
         trace.rows.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         Ok(trace)
+    }
+
+    /// What was done with it that its file does not show.
+    pub fn remarks(&self) -> Vec<String> {
+        let skipped = (self.skipped > 0).then(|| {
+            let n = self.skipped;
+            format!("rows without an answer, which are not sent: {n}")
+        });
+        let earlier = self.earlier.first().map(|first| {
+            let n = self.earlier.len();
+            format!("rows that are earlier than one above them, put in their place: {n}, the first on line {first}")
+        });
+        skipped.into_iter().chain(earlier).collect()
     }
 
     /// Requests per second from the first row to the last.
@@ -146,6 +167,7 @@ mod tests {
                     2023-11-16 18:17:04.0319600,110,27\n";
         let trace = Trace::parse(text).unwrap();
         assert_eq!(trace.rows.len(), 2);
+        assert_eq!(trace.remarks(), [""; 0]);
         assert_eq!(
             (trace.rows[0].prompt_tokens, trace.rows[1].answer_tokens),
             (4808, 27)
@@ -162,7 +184,12 @@ mod tests {
                     118,GPT-4,1087,0,1087,API log\n";
         let trace = Trace::parse(text).unwrap();
         assert_eq!(trace.skipped, 1);
-        // In the order of arrival, whatever the order of the file.
+        // In the order of arrival, whatever the order of the file, and not in silence.
+        assert_eq!(trace.earlier, [3]);
+        let [skipped, earlier] = &trace.remarks()[..] else {
+            panic!("{:?}", trace.remarks());
+        };
+        assert!(skipped.ends_with(": 1") && earlier.ends_with(": 1, the first on line 3"));
         assert_eq!(
             trace.rows[0],
             Row {

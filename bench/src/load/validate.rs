@@ -11,20 +11,21 @@ use statrs::stats_tests::NaNPolicy;
 use statrs::stats_tests::ks_test::{KSOneSampleAlternativeMethod, ks_onesample};
 
 use super::arrivals::{Extent, Process, Schedule, gaps_s};
+use crate::numbers::{at_least_one, positive};
 
 /// Checks the arrival process over many seeds.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ValidateArgs {
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = at_least_one::<u64>())]
     pub seeds: u64,
     /// Requests per second.
-    #[arg(long, default_value_t = 1.4)]
+    #[arg(long, default_value_t = 1.4, value_parser = positive)]
     pub rate: f64,
     /// Seconds of each sequence.
-    #[arg(long, default_value_t = 180.0)]
+    #[arg(long, default_value_t = 180.0, value_parser = positive)]
     pub duration: f64,
     /// Seconds of the two loops against the stub; 0 leaves them out.
-    #[arg(long, default_value_t = 4.0)]
+    #[arg(long, default_value_t = 4.0, value_parser = positive)]
     pub loops_s: f64,
     #[arg(long)]
     pub out: Option<PathBuf>,

@@ -29,6 +29,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::ladder::journal::{self, Attempt, Part};
+use crate::ladder::plan::Plan;
 use crate::load::meta::Meta;
 use crate::load::metrics::{self, Summary};
 use crate::load::occupancy::Span;
@@ -46,6 +48,8 @@ pub struct Cell {
     pub meta: Meta,
     pub records: Vec<Record>,
     pub summary: Summary,
+    /// By what, if the machine was disturbed while it ran and a sweep's journal says so.
+    pub disturbed: Option<String>,
 }
 
 /// The file that makes a folder a comparison of servers, each with an engine of its own.
@@ -58,6 +62,8 @@ pub struct Ladder {
     is_comparison: bool,
     /// Bound on the time to the end of an answer.
     pub slo_s: Option<f64>,
+    /// Cells that its sweep is to have, if it is one's.
+    planned: Option<usize>,
     /// What its cost model is from.
     calibration: Option<PathBuf>,
     /// By rung, rate and seed.
@@ -103,22 +109,37 @@ impl Cell {
         )
     }
 
-    fn read(path: &Path, slo_s: Option<f64>) -> Result<Self> {
+    /// `attempts` are those of the folder's sweep.
+    fn read(path: &Path, slo_s: Option<f64>, attempts: &[Attempt], part: Part) -> Result<Self> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let mut parts = stem.rsplitn(3, '-');
         let (Some(_), Some(_), Some(rung)) = (parts.next(), parts.next(), parts.next()) else {
             bail!("{} is not named <rung>-<rate>-<seed>", path.display());
         };
         let (meta, records) = (Meta::read(path)?, parquet::read(path)?);
+        let schedule = &meta.cell.schedule;
+        let name = format!("{rung}-{}-{}", schedule.rate, schedule.seed);
+        let attempt = journal::attempt_at(attempts, (&name, part), &meta.finished);
         let slo_s = slo_s.or(meta.cell.slo_ms.map(|ms| ms as f64 * 1e-3));
         Ok(Self {
             rung: rung.to_owned(),
-            rate: meta.cell.schedule.rate,
-            seed: meta.cell.schedule.seed,
+            rate: schedule.rate,
+            seed: schedule.seed,
+            disturbed: attempt.and_then(|a| a.disturbed.clone()),
             summary: metrics::summarize(&records, Self::window(&meta), slo_s),
             records,
             meta,
         })
+    }
+
+    /// As its files are called.
+    pub fn name(&self) -> String {
+        format!("{}-{}-{}", self.rung, self.rate, self.seed)
+    }
+
+    /// Its name, and the engine that was measured.
+    fn engine(&self) -> (String, Option<String>) {
+        (self.name(), self.meta.engine_fingerprint.clone())
     }
 
     pub fn measured(&self) -> impl Iterator<Item = &Record> {
@@ -138,12 +159,15 @@ impl Ladder {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let cells_in = |folder: &Path| {
+        let attempts = journal::read(folder)?;
+        let cells_in = |folder: &Path, part| {
             let files = cell_files(folder)?;
-            let cells = files.iter().map(|path| Cell::read(path, slo_s));
+            let cells = files
+                .iter()
+                .map(|path| Cell::read(path, slo_s, &attempts, part));
             cells.collect::<Result<Vec<_>>>()
         };
-        let mut cells = cells_in(folder)?;
+        let mut cells = cells_in(folder, Part::Cell)?;
         ensure!(!cells.is_empty(), "no cells in {}", folder.display());
         cells.sort_by(|a, b| {
             let rates = a.rate.total_cmp(&b.rate);
@@ -160,31 +184,30 @@ impl Ladder {
             name,
             is_comparison: folder.join(COMPARISON).exists(),
             slo_s,
+            planned: Plan::cells_of(folder)?,
             calibration: twin::calibration(folder),
             cells,
-            repeats: cells_in(&folder.join("anchors"))?,
+            repeats: cells_in(&folder.join("anchors"), Part::Anchor)?,
         };
         ladder.refuse().with_context(|| ladder.name.clone())?;
         Ok(ladder)
     }
 
     fn refuse(&self) -> Result<(), MeasurementUnsound> {
-        let mut found: Vec<_> = self
-            .cells
-            .iter()
-            .flat_map(|c| c.meta.unsound.clone())
-            .collect();
+        let mut found = Vec::new();
+        for cell in &self.cells {
+            let its = cell.meta.unsound.iter().cloned();
+            found.extend(its.map(|reason| reason.of_run(&cell.name())));
+        }
         for rung in self.rungs() {
             let present: Vec<f64> = self.points_of(rung).map(|p| p.rate).collect();
-            found.extend(soundness::missing_rates(&self.rates(), &present));
+            let missing = soundness::missing_rates(&self.rates(), &present).into_iter();
+            found.extend(missing.map(|reason| reason.of_run(rung)));
         }
         // Cells of one engine: all of a ladder's, those of one server in a comparison.
         let alike = |a: &Cell, b: &Cell| !self.is_comparison || a.rung == b.rung;
         for cells in self.cells.chunk_by(alike) {
-            let engines: Vec<_> = cells
-                .iter()
-                .map(|c| c.meta.engine_fingerprint.clone())
-                .collect();
+            let engines: Vec<_> = cells.iter().map(Cell::engine).collect();
             found.extend(soundness::mixed_fingerprints(&engines));
         }
         soundness::refuse(found)
@@ -193,6 +216,11 @@ impl Ladder {
     /// What its rows are called.
     pub fn subject(&self) -> &'static str {
         if self.is_comparison { "server" } else { "rung" }
+    }
+
+    /// What the marks at its loads mean.
+    pub fn notes(&self) -> String {
+        GROWS.to_owned() + &point::disturbed(self.cells.iter())
     }
 
     /// From the lowest to the highest.

@@ -60,9 +60,10 @@ impl<'a> Pairs<'a> {
         ratios.fold(f64::INFINITY, f64::min)
     }
 
-    /// `None` where nothing is required.
+    /// `None` where nothing is required, or there is no goodput to keep a share of.
     fn holds(&self) -> Option<bool> {
-        (self.load < 1.0).then(|| self.ratio() >= RATIO_MIN)
+        let has_any = within(&self.reference) > 0;
+        (self.load < 1.0 && has_any).then(|| self.ratio() >= RATIO_MIN)
     }
 
     fn row(&self, seconds: f64) -> [String; 11] {
@@ -80,6 +81,7 @@ impl<'a> Pairs<'a> {
             n => format!("{:.1}", 100.0 * sum(|p| p.kept) as f64 / n as f64),
         };
         let required = match self.holds() {
+            None if self.load < 1.0 => "no goodput to compare",
             None => "",
             Some(true) => "holds",
             Some(false) => "**does not hold**",
@@ -133,7 +135,7 @@ pub fn judge(grid: &Grid) -> Result<()> {
         .into_iter()
         .filter(|p| p.holds() == Some(false));
     let broken: Vec<String> = broken
-        .map(|p| format!("{:.3} at load {}", p.ratio(), p.load))
+        .map(|p| format!("{:.3} at load {:.2}", p.ratio(), p.load))
         .collect();
     if !broken.is_empty() {
         bail!(
@@ -169,6 +171,14 @@ mod tests {
             c.within_slo /= 2;
         }
         let why = judge(&grid).unwrap_err().to_string();
-        assert!(why.ends_with("at load 0.5"), "{why}");
+        assert!(why.ends_with("at load 0.50"), "{why}");
+        // Of no goodput there is no share: it was said to hold.
+        for c in grid.cells.iter_mut().filter(|c| c.load == 0.5) {
+            c.within_slo = 0;
+        }
+        judge(&grid).unwrap();
+        let table = table(&grid);
+        let row = table.lines().find(|l| l.starts_with("| 0.50 |")).unwrap();
+        assert!(row.contains("| – | – | no goodput to compare |"), "{row}");
     }
 }

@@ -21,6 +21,7 @@ use super::{lane, soak, table};
 use crate::calibrate::Calibration;
 use crate::load::arrivals::Extent;
 use crate::load::mix::Mix;
+use crate::numbers::{at_least_one, positive};
 use crate::provenance;
 
 /// Runs the ladder in virtual time, on the daemon's own logic and a cost model.
@@ -39,15 +40,15 @@ pub struct SimulateArgs {
     )]
     pub rungs: Vec<PathBuf>,
     /// Multiples of the rate that the last rung sustains.
-    #[arg(long, value_delimiter = ',', default_values_t = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0])]
+    #[arg(long, value_delimiter = ',', default_values_t = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0], value_parser = positive)]
     pub loads: Vec<f64>,
     /// Requests per second instead, which don't move with what the rungs can do.
-    #[arg(long, value_delimiter = ',', conflicts_with = "loads")]
+    #[arg(long, value_delimiter = ',', conflicts_with = "loads", value_parser = positive)]
     pub rates: Vec<f64>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<u64>())]
     pub seeds: u64,
     /// Seconds of arrivals in a cell.
-    #[arg(long, default_value_t = 180.0)]
+    #[arg(long, default_value_t = 180.0, value_parser = positive)]
     pub duration: f64,
     #[arg(long, value_enum)]
     pub mix: Option<Mix>,
@@ -56,10 +57,10 @@ pub struct SimulateArgs {
     pub capped: bool,
     /// Bound on the time to the end of the answer; if not given, the calibration's, or what 90% of the
     /// requests need alone.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>())]
     pub slo_ms: Option<u64>,
     /// A client gives up so long after its arrival.
-    #[arg(long, default_value_t = 300.0)]
+    #[arg(long, default_value_t = 300.0, value_parser = positive)]
     pub timeout_s: f64,
     /// Runs the rungs on the daemon's actors, with a paused clock, instead of on its logic alone.
     #[arg(long)]
@@ -68,7 +69,7 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub self_calibrating: bool,
     /// No grid, but so many requests at 0.9 of saturation through the last rung, for its speed.
-    #[arg(long, value_name = "REQUESTS")]
+    #[arg(long, value_name = "REQUESTS", value_parser = at_least_one::<usize>())]
     pub soak: Option<usize>,
     /// A file (.json), or a folder for it; the figures and tables of bench/results/simulate are `report`'s.
     #[arg(long, value_name = "PATH")]
@@ -202,7 +203,10 @@ pub fn set_up(args: &SimulateArgs) -> Result<(Prices, Lab)> {
             mix: args.mix.unwrap_or_default(),
         },
     };
-    ensure!(prices.mix != Mix::Trace, "a trace has rates of its own");
+    ensure!(
+        prices.mix != Mix::Trace,
+        "--mix trace: a trace has rates of its own"
+    );
     let mut lab = Lab {
         cost: prices.model.into(),
         rungs: args
@@ -270,7 +274,6 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
             .get(i)
             .copied()
             .unwrap_or(load * saturation_per_s);
-        ensure!(rate > 0.0 && rate.is_finite(), "a load of {load}");
         for seed in 0..args.seeds {
             let offer = Offer {
                 rate,
@@ -278,7 +281,11 @@ pub fn simulate(args: &SimulateArgs) -> Result<Grid> {
                 ..lab.offer.clone()
             };
             let requests = offer.requests();
-            ensure!(!requests.is_empty(), "a load of {load} offers nothing");
+            ensure!(
+                !requests.is_empty(),
+                "a load of {load:.2} offers nothing in {} s under seed {seed}; raise it or --duration",
+                args.duration
+            );
             let offered = Offered {
                 load,
                 offer,

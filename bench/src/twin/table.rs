@@ -54,7 +54,7 @@ fn row(grid: &Grid, rung: &str, load: f64) -> String {
     };
     let columns = [
         rung.to_owned(),
-        format!("{load}"),
+        format!("{load:.2}"),
         show(&|c| Some(c.offered as f64 / grid.duration_s), 2),
         show(&|c| c.ttft_s.p50, 2),
         show(&|c| c.ttft_s.p99, 2),
@@ -77,7 +77,7 @@ fn ceiling(grid: &Grid, load: f64) -> String {
         spread(its.map(value).collect(), 3)
     };
     format!(
-        "| clairvoyant | {load} | | | | | | | at least {}, at most {} | | | | | |",
+        "| clairvoyant | {load:.2} | | | | | | | at least {}, at most {} | | | | | |",
         of(&|c| c.at_least_per_s),
         of(&|c| c.at_most_per_s)
     )

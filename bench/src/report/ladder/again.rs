@@ -2,6 +2,7 @@
 //! are, or on a later one, which says what its change has changed.
 
 use super::metric::{E2E_P50, E2E_P99, GOODPUT, Metric, digits};
+use super::point::mark;
 use super::{Cell, Ladder};
 use crate::report::markdown::Table;
 
@@ -19,17 +20,20 @@ pub fn table(ladder: &Ladder) -> String {
         let fingerprint = cell.meta.engine_fingerprint.as_deref();
         fingerprint.map_or_else(|| "unknown".into(), |f| f.chars().take(8).collect())
     };
+    let mut shown = Vec::new();
     for again in &ladder.repeats {
         let is_it = |c: &&Cell| (&c.rung, c.rate, c.seed) == (&again.rung, again.rate, again.seed);
         let Some(before) = ladder.cells.iter().find(is_it) else {
             continue;
         };
         let (then, now): (String, String) = (engine(before), engine(again));
+        let on = if now == then { "the same" } else { &now };
         let head = [
-            format!("{}-{}-{}", again.rung, again.rate, again.seed),
-            then.clone(),
-            if now == then { "the same".into() } else { now },
+            again.name(),
+            then.clone() + mark(before.disturbed.is_some()),
+            on.to_owned() + mark(again.disturbed.is_some()),
         ];
+        shown.extend([before, again]);
         t.row(
             head.into_iter()
                 .chain(COLUMNS.map(|m| change(m, before, again))),
@@ -38,7 +42,13 @@ pub fn table(ladder: &Ladder) -> String {
     if ladder.repeats.is_empty() {
         return "None.\n".into();
     }
-    t.text
+    match shown.iter().any(|c| c.disturbed.is_some()) {
+        true => {
+            t.text
+                + "\n‡ That run was disturbed: its canary was off, or others used the machine meanwhile.\n"
+        }
+        false => t.text,
+    }
 }
 
 fn change(metric: &Metric, before: &Cell, again: &Cell) -> String {

@@ -1,7 +1,7 @@
 //! The most that each rung delivered: tokens over the middle 60% of a run whose queue did not grow, and goodput.
 
 use super::metric::{GOODPUT, IN_FLIGHT, Metric, OUTPUT_TOKENS, REQUESTS};
-use super::{Ladder, Point};
+use super::{Ladder, Point, point};
 use crate::report::markdown::Table;
 
 pub fn table(ladder: &Ladder) -> String {
@@ -26,14 +26,15 @@ pub fn table(ladder: &Ladder) -> String {
             of(&OUTPUT_TOKENS),
             of(&REQUESTS),
             of(&IN_FLIGHT),
-            steady.map_or_else(|| "–".into(), |p| p.rate.to_string()),
-            grows.map_or_else(|| "never".into(), |p| p.rate.to_string()),
+            steady.map_or_else(|| "–".into(), Point::rate),
+            grows.map_or_else(|| "never".into(), Point::rate),
             good.map_or_else(|| "–".into(), |p| GOODPUT.show(p)),
-            good.map_or_else(|| "–".into(), |p| p.rate.to_string()),
+            good.map_or_else(|| "–".into(), Point::rate),
         ]);
     }
     t.text
         + "\nOutput over the middle 60% of the arrivals, at the load with the most of it among those whose queue did not\ngrow in any seed: a growing queue is never quoted as capacity.\n"
+        + &point::disturbed(ladder.cells.iter())
 }
 
 /// The point with the highest median.

@@ -20,6 +20,7 @@ use crate::stats::Spread;
 pub const FOLDER: &str = "contrast";
 
 struct Run {
+    name: String,
     meta: Meta,
     summary: Summary,
 }
@@ -64,7 +65,13 @@ impl Contrast {
                 }
             };
             let summary = metrics::summarize(&records, Span::of_run(&records), None);
-            runs.push(Run { meta, summary });
+            let name = path.file_stem().unwrap_or_default();
+            let name = format!("{FOLDER}/{}", name.to_string_lossy());
+            runs.push(Run {
+                name,
+                meta,
+                summary,
+            });
         }
         if contrast.open.is_empty() && contrast.closed.is_empty() {
             return Ok(None);
@@ -85,14 +92,22 @@ impl Contrast {
             asked.all(|other| Some(other) == first),
             "the runs of {FOLDER} are not of the same requests"
         );
-        let unsound = self.metas().flat_map(|m| m.unsound.clone());
-        let engines: Vec<_> = self.metas().map(|m| m.engine_fingerprint.clone()).collect();
+        let unsound = self.runs().flat_map(|run| {
+            let its = run.meta.unsound.iter().cloned();
+            its.map(|reason| reason.of_run(&run.name))
+        });
+        let engine = |run: &Run| (run.name.clone(), run.meta.engine_fingerprint.clone());
+        let engines: Vec<_> = self.runs().map(engine).collect();
         let mixed = soundness::mixed_fingerprints(&engines);
         Ok(soundness::refuse(unsound.chain(mixed).collect())?)
     }
 
+    fn runs(&self) -> impl Iterator<Item = &Run> + Clone {
+        self.open.iter().chain(&self.closed)
+    }
+
     fn metas(&self) -> impl Iterator<Item = &Meta> + Clone {
-        self.open.iter().chain(&self.closed).map(|run| &run.meta)
+        self.runs().map(|run| &run.meta)
     }
 
     /// The loops side by side, and what lies between them.

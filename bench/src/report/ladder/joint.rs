@@ -12,7 +12,7 @@ use super::figures::{self, Drawn};
 use super::metric::{GOODPUT, SHED};
 use super::promises::{PROMISED, promised};
 use super::tally::Tally;
-use super::{GROWS, Ladder, Point};
+use super::{Cell, GROWS, Ladder, Point, point};
 use crate::load::soundness;
 use crate::report::markdown::Table;
 use crate::report::{MISSING, conformal};
@@ -40,7 +40,14 @@ impl<'a> Joint<'a> {
             .filter(|l| is_one(&l.name) && !l.deciding().is_empty())
             .collect();
         let cells = || ladders.iter().flat_map(|l| &l.cells);
-        let engines: Vec<_> = cells().map(|c| c.meta.engine_fingerprint.clone()).collect();
+        let engine = |l: &&'a Ladder, cell: &Cell| {
+            let (name, engine) = cell.engine();
+            (format!("{}/{name}", l.name), engine)
+        };
+        let engines = ladders
+            .iter()
+            .flat_map(|l| l.cells.iter().map(|c| engine(l, c)));
+        let engines: Vec<_> = engines.collect();
         soundness::refuse(Vec::from_iter(soundness::mixed_fingerprints(&engines)))?;
         let mut offers = cells().map(|c| {
             let schedule = &c.meta.cell.schedule;
@@ -109,7 +116,8 @@ impl<'a> Joint<'a> {
             let middle = promised(&arm.ladder.tally(&point));
             t.row(head.into_iter().chain(middle).chain(tail));
         }
-        t.text + "\n" + GROWS
+        let cells = self.0.iter().flat_map(|l| &l.cells);
+        format!("{}\n{GROWS}{}", t.text, point::disturbed(cells))
     }
 
     /// None where nothing was promised. `offline` is what the bounds were worth on requests of a calibration.

@@ -5,8 +5,9 @@ use super::metric::{
     E2E_P99, FRAME_GAP_MAX, FRAME_GAP_P50, FRAME_GAP_P99, FRAME_GAP_P999, GOODPUT, Metric,
     OUTPUT_TOKENS, TTFT_P50, TTFT_P99,
 };
+use super::point::marked;
 use super::verdict::Verdict;
-use super::{Cell, GROWS, Ladder, Point, origin};
+use super::{Cell, Ladder, Point, origin};
 use crate::load::metrics::Summary;
 use crate::load::quantile::fewest_for;
 use crate::report::markdown::Table;
@@ -150,8 +151,9 @@ pub fn table(ladder: &Ladder) -> String {
     let rung = origin::all(metas.map(|c| &c.meta), |m| m.server.rung.as_deref());
     format!(
         "{}\nThe default is {rung}; each variant differs from it in one key. Medians over the replicates \
-         (lowest–highest); requests and gaps are of the replicate with the fewest.\n{FEW}{GROWS}",
-        t.text
+         (lowest–highest); requests and gaps are of the replicate with the fewest.\n{FEW}{}",
+        t.text,
+        ladder.notes()
     )
 }
 
@@ -165,14 +167,15 @@ pub fn verdicts(ladder: &Ladder) -> String {
             continue;
         };
         let verdict = |c: &Column| c.mark(variant, c.verdict(default, variant).show());
-        let head = [variant.rung.to_owned(), variant.load()];
+        let head = [variant.rung.to_owned(), marked(&[variant, default])];
         t.row(head.into_iter().chain(ladder.columns().map(verdict)));
     }
     format!(
         "{}\nThe median over the replicates of variant ÷ default, both under the same arrivals. *none*: that factor is no \
          farther from 1 than the replicates' factors are from one another. Of three replicates that differ by chance alone \
-         one in eleven passes for a difference all the same. –: no ratio.\n{FEW}{GROWS}",
-        t.text
+         one in eleven passes for a difference all the same. –: no ratio.\n{FEW}{}",
+        t.text,
+        ladder.notes()
     )
 }
 

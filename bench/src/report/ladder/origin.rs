@@ -44,10 +44,14 @@ impl Ladder {
         seeds.dedup();
         let lags = self.cells.iter().map(|c| c.summary.send_lag.p99);
         let lag_ms = lags.flatten().fold(0.0, f64::max) * 1e3;
+        let cells = self.cells.len();
+        let of = match self.planned {
+            Some(planned) if planned > cells => format!(" of {planned}, **unfinished**"),
+            _ => String::new(),
+        };
         format!(
-            "<sub>{}: {} cells, {} seeds, send lag p99 at most {lag_ms:.1} ms; {}.</sub>\n",
+            "<sub>{}: {cells} cells{of}, {} seeds, send lag p99 at most {lag_ms:.1} ms; {}.</sub>\n",
             self.name,
-            self.cells.len(),
             seeds.len(),
             setting(self.cells.iter().map(|c| &c.meta)),
         )

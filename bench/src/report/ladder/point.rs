@@ -36,11 +36,50 @@ impl<'a> Point<'a> {
         self.cells.iter().flat_map(Cell::measured)
     }
 
-    /// The rate, with a dagger where the queue still grew.
+    /// One of its cells was disturbed to the last.
+    fn is_disturbed(&self) -> bool {
+        self.cells.iter().any(|c| c.disturbed.is_some())
+    }
+
+    /// The rate, with the marks of what its cells met.
     pub fn load(&self) -> String {
-        format!("{}{}", self.rate, if self.grows() { " †" } else { "" })
+        marked(&[self])
+    }
+
+    /// The rate, with the mark of a disturbed machine alone.
+    pub fn rate(&self) -> String {
+        format!("{}{}", self.rate, mark(self.is_disturbed()))
+    }
+}
+
+/// The rate of what is compared, with a dagger where a queue still grew and the mark of a disturbed machine.
+pub fn marked(points: &[&Point]) -> String {
+    let grows = points.iter().any(|p| p.grows());
+    let disturbed = points.iter().any(|p| p.is_disturbed());
+    let dagger = if grows { " †" } else { "" };
+    format!("{}{dagger}{}", points[0].rate, mark(disturbed))
+}
+
+/// What stands behind the name of what was `disturbed`.
+pub fn mark(disturbed: bool) -> &'static str {
+    if disturbed { " ‡" } else { "" }
+}
+
+/// What that means, where there is any.
+pub fn disturbed<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> String {
+    let all = cells.clone().count();
+    match cells.filter(|c| c.disturbed.is_some()).count() {
+        0 => String::new(),
+        n => format!(
+            "‡ With a cell that was disturbed in its last attempt too: its canary was off, or others used the machine \
+             meanwhile. {n} of {all} were; journal.jsonl says which and by what.\n"
+        ),
     }
 }
 
 /// What the dagger of [`Point::load`] means.
 pub const GROWS: &str = "† The queue still grew when the arrivals ended: latencies are the run's length, not the server's.\n";
+
+#[cfg(test)]
+#[path = "disturbed_tests.rs"]
+mod tests;

@@ -3,7 +3,7 @@
 
 use super::metric::{GOODPUT, PREFIX_HITS, digits};
 use super::tally::{Tally, verdict};
-use super::{GROWS, Ladder, Point};
+use super::{Ladder, Point};
 use crate::report::markdown::{Table, counts};
 
 impl Ladder {
@@ -80,8 +80,10 @@ pub fn table(ladder: &Ladder) -> String {
         }
     }
     format!(
-        "{}\nThe others, none of which is in a share of what was kept:\n\n{}\n{GROWS}",
-        promises.text, apart.text
+        "{}\nThe others, none of which is in a share of what was kept:\n\n{}\n{}",
+        promises.text,
+        apart.text,
+        ladder.notes()
     )
 }
 

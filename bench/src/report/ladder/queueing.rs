@@ -46,5 +46,5 @@ pub fn table(ladder: &Ladder) -> String {
     t.text
         + "\nMedians over the seeds. *Beyond the lowest load's*: the share of the mean that exceeds the same rung's mean at\n\
            the lowest load, which is queueing and sharing steps together.\n"
-        + super::GROWS
+        + &ladder.notes()
 }

@@ -1,6 +1,6 @@
 //! Whether the order of the rungs is a matter of the SLO that was chosen: peak goodput at other targets.
 
-use super::{Ladder, Point};
+use super::{Ladder, Point, point};
 use crate::load::metrics;
 use crate::load::record::Record;
 use crate::report::markdown::Table;
@@ -24,12 +24,13 @@ pub fn table(ladder: &Ladder) -> String {
     }
     t.text
         + "\nThe highest median over the seeds, in requests/s, and the offered load at which it was reached.\n"
+        + &point::disturbed(ladder.cells.iter())
 }
 
 fn peak(ladder: &Ladder, rung: &str, slo_s: f64) -> String {
     let at = ladder
         .points_of(rung)
-        .map(|p| (goodput_per_s(&p, slo_s), p.rate));
+        .map(|p| (goodput_per_s(&p, slo_s), p.rate()));
     let best = at.max_by(|a, b| a.0.total_cmp(&b.0));
     best.map_or_else(
         || "–".into(),

@@ -82,8 +82,9 @@ fn simulated(ladder: &Ladder, file: &Path) -> Result<String> {
         ]);
     }
     Ok(format!(
-        "{agree} of {n} agree: within the largest of 10%, the spread over the seeds, and 0.05 × offered.\n\n{}",
-        t.text
+        "{agree} of {n} agree: within the largest of 10%, the spread over the seeds, and 0.05 × offered.\n\n{}\n{}",
+        t.text,
+        ladder.notes()
     ))
 }
 

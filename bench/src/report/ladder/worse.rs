@@ -5,6 +5,7 @@ use super::metric::{
     E2E_P50, E2E_P99, FRAME_GAP_P99, GOODPUT, Metric, OF_ADMITTED, OF_ALL, OUTPUT_TOKENS, SHED,
     TOKEN_GAP_P50, TTFT_P50, TTFT_P99,
 };
+use super::point::marked;
 use super::{Ladder, Point};
 use crate::report::markdown::Table;
 use crate::stats::Spread;
@@ -71,7 +72,7 @@ pub fn table(ladder: &Ladder) -> String {
         }
     }
     if any {
-        t.text + "\n" + super::GROWS
+        t.text + "\n" + &ladder.notes()
     } else {
         "Nothing did.\n".into()
     }
@@ -99,15 +100,7 @@ fn changes(ladder: &Ladder, from: &str, to: &str, metric: &Metric) -> Vec<Change
         };
         // From nothing to nothing is no change.
         (by > WORSE_BY).then(|| Change {
-            load: format!(
-                "{}{}",
-                after.rate,
-                if after.grows() || same.grows() {
-                    " †"
-                } else {
-                    ""
-                }
-            ),
+            load: marked(&[&after, same]),
             before: a,
             after: b,
             by,

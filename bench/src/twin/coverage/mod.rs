@@ -25,6 +25,7 @@ use super::rung::{RUNGS, Rung};
 use super::simulate::{self, SimulateArgs};
 use crate::all;
 use crate::load::arrivals::Extent;
+use crate::numbers::{at_least_one, positive, share};
 
 /// Promises against what became of them, in virtual time.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,18 +37,18 @@ pub struct CoverageArgs {
     #[arg(long, value_delimiter = ',', num_args = 2, default_values = [RUNGS[4], RUNGS[5]])]
     pub rungs: Vec<PathBuf>,
     /// Shares of promises that may be broken.
-    #[arg(long, value_delimiter = ',', default_values_t = [0.2, 0.05, 0.01])]
+    #[arg(long, value_delimiter = ',', default_values_t = [0.2, 0.05, 0.01], value_parser = share)]
     pub alphas: Vec<f64>,
     /// Multiples of saturation.
-    #[arg(long, value_delimiter = ',', default_values_t = [0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])]
+    #[arg(long, value_delimiter = ',', default_values_t = [0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], value_parser = positive)]
     pub loads: Vec<f64>,
     /// Those of the cells in which the workload shifts.
-    #[arg(long, value_delimiter = ',', default_values_t = [0.5, 1.0, 2.0, 4.0])]
+    #[arg(long, value_delimiter = ',', default_values_t = [0.5, 1.0, 2.0, 4.0], value_parser = positive)]
     pub shifted: Vec<f64>,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<u64>())]
     pub seeds: u64,
     /// Arrivals in a cell; four times as many where nothing is calibrated beforehand.
-    #[arg(long, default_value_t = 1500)]
+    #[arg(long, default_value_t = 1500, value_parser = at_least_one::<usize>())]
     pub requests: usize,
     #[arg(long, default_value = "bench/results/coverage.json")]
     pub out: PathBuf,
