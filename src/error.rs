@@ -237,9 +237,15 @@ fn unpromised(refusal: &Refusal) -> String {
             "the reply would take up to {bound} ms (with confidence {confidence}), longer than slo.e2e_ms; retry \
              later"
         ),
-        (None, Err(why)) if !decision.waiting_helps() => format!(
-            "no latency can be promised to a request like this: its {why}; error.counter_offer says what can be"
-        ),
+        (None, Err(why)) if !decision.waiting_helps() => {
+            let way_out = match refusal.offer.is_empty() {
+                true => {
+                    "without slo.e2e_ms, or with slo.mode \"best_effort\", it runs without a promise"
+                }
+                false => "error.counter_offer says what can be",
+            };
+            format!("no latency can be promised to a request like this: its {why}; {way_out}")
+        }
         (None, Err(why)) => format!("no latency can be promised at the moment: {why}; retry later"),
         (None, Ok(_)) => "no latency can be promised at the moment; retry later".to_owned(),
     }

@@ -181,6 +181,21 @@ fn what_no_calibration_has_seen_gets_no_promise() {
     let refused = send(&d, &ask_with(&"long ".repeat(32_000), 5, false, slo));
     assert_error(&refused, 422, "slo_unsupported");
     assert!(refused.header("retry-after").is_none());
+    // No cap, confidence or deadline would change that, and the message speaks of none.
+    let error = &refused.json()["error"];
+    let offer = error["counter_offer"].as_object().unwrap();
+    assert!(offer.values().all(Value::is_null), "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("best_effort") && !message.contains("counter_offer"),
+        "{error}"
+    );
+    let best_effort = json!({ "slo": { "mode": "best_effort" } });
+    let served = send(
+        &d,
+        &ask_with(&"long ".repeat(32_000), 5, false, best_effort),
+    );
+    assert_eq!(served.status, 200, "{served:?}");
     d.idle();
 }
 

@@ -24,6 +24,14 @@ pub struct CounterOffer {
     pub budget_ms: Option<u64>,
 }
 
+impl CounterOffer {
+    /// Whether nothing is offered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl Controller {
     /// What would be admitted in place of a request that was just refused with `asked`.
     #[must_use]
