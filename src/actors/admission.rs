@@ -294,11 +294,15 @@ impl Handler<RequestEnded> for Admission {
 
     fn handle(&mut self, ended: RequestEnded, ctx: &mut Self::Context) {
         let latency = Latency::at_end(ended.outcome, ended.admitted.at, ended.at);
-        let course = match (ended.outcome, ended.admitted.standing) {
-            (Outcome::Finished(FinishReason::Slo) | Outcome::Expired, _) => Course::Stopped,
-            (_, Standing::Revoked) => Course::Revoked,
-            (_, Standing::Demoted) => Course::Demoted,
-            (_, Standing::AsDecided) => Course::AsDecided,
+        let stopped = matches!(
+            ended.outcome,
+            Outcome::Finished(FinishReason::Slo) | Outcome::Expired
+        );
+        let course = match ended.admitted.standing {
+            Standing::Revoked => Course::Revoked,
+            Standing::Demoted => Course::Demoted { stopped },
+            Standing::AsDecided if stopped => Course::Stopped,
+            Standing::AsDecided => Course::AsDecided,
         };
         let decision = &ended.admitted.answer.decision;
         self.promises.controller.ended(decision, latency, course);

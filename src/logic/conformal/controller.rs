@@ -57,8 +57,11 @@ pub struct Controller {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Course {
     AsDecided,
-    /// In the best-effort lane, although it was promised something: it is judged, and nothing is learnt from it.
-    Demoted,
+    /// In the best-effort lane, although it was promised something, and up to its deadline only if `stopped`: it is
+    /// judged, and nothing is learnt from it.
+    Demoted {
+        stopped: bool,
+    },
     /// Up to its deadline, as its client asked for. A promise is missed by that.
     Stopped,
     /// Not at all, since its promise looked lost when it was taken from the queue. It is.
@@ -169,16 +172,17 @@ impl Controller {
             verdict, features, ..
         } = decision;
         match (verdict, course) {
-            (Verdict::Promised, Course::Demoted) => {
+            (Verdict::Promised, Course::Demoted { stopped }) => {
                 self.tally.demoted += 1;
-                return self.judge(decision, latency);
+                return match stopped {
+                    true => self.missed(decision),
+                    false => self.judge(decision, latency),
+                };
             }
             (Verdict::Promised, Course::Stopped | Course::Revoked) => {
-                // Unlike where a client leaves, it is not open whether it was kept.
                 self.tally.revoked += u64::from(course == Course::Revoked);
                 self.learn(decision, latency);
-                self.tally.promised.missed += 1;
-                return self.calibrator.judge(features, decision.alpha, false);
+                return self.missed(decision);
             }
             _ => {}
         }
@@ -289,6 +293,13 @@ impl Controller {
         if self.calibrator.adapts() && !latency.is_censored() {
             self.support.observe(&features);
         }
+    }
+
+    /// A promise whose reply was ended: unlike where a client leaves, it is not open whether it was kept.
+    fn missed(&mut self, decision: &Decision) {
+        self.tally.promised.missed += 1;
+        self.calibrator
+            .judge(&decision.features, decision.alpha, false);
     }
 
     fn judge(&mut self, decision: &Decision, latency: Latency) {

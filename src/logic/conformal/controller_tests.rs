@@ -64,20 +64,39 @@ fn promises_that_are_taken_back_count() {
     c.ended(&d, Latency::AtLeast(4000.0), Course::Stopped);
     assert_eq!((c.tally().promised.missed, c.tally().revoked), (2, 1));
     let before = c.quote(&request(64, 4000.0), &engine(0)).estimate;
-    c.ended(&d, Latency::Exact(u - 1.0), Course::Demoted);
-    c.ended(&d, Latency::Exact(u + 1.0), Course::Demoted);
-    c.ended(&d, Latency::AtLeast(u - 1.0), Course::Demoted);
+    c.ended(
+        &d,
+        Latency::Exact(u - 1.0),
+        Course::Demoted { stopped: false },
+    );
+    c.ended(
+        &d,
+        Latency::Exact(u + 1.0),
+        Course::Demoted { stopped: false },
+    );
+    c.ended(
+        &d,
+        Latency::AtLeast(u - 1.0),
+        Course::Demoted { stopped: false },
+    );
     let t = c.tally();
     assert_eq!((t.promised.kept, t.promised.missed), (1, 3));
     assert_eq!((t.promised.censored, t.demoted), (1, 3));
     assert_eq!(c.quote(&request(64, 4000.0), &engine(0)).estimate, before);
+    // One that was demoted and then ended with its deadline is both.
+    c.ended(
+        &d,
+        Latency::AtLeast(4000.0),
+        Course::Demoted { stopped: true },
+    );
+    assert_eq!((c.tally().promised.missed, c.tally().demoted), (4, 4));
     // Without a promise there is none to be missed.
     let lane = Decision {
         verdict: Verdict::BestEffort,
         ..d
     };
     c.ended(&lane, Latency::AtLeast(9e9), Course::Stopped);
-    assert_eq!((c.tally().promised.missed, c.tally().best_effort), (3, 1));
+    assert_eq!((c.tally().promised.missed, c.tally().best_effort), (4, 1));
 }
 
 /// Without any artifact: admits all, fits, calibrates, arms itself; and while only idle traffic was seen it

@@ -9,6 +9,15 @@ use super::snapshot::Snapshot;
 /// Refusals in a row, in multiples of what lies between two of the exploration quota, that may be a lock-out.
 const BARREN: u64 = 4;
 
+/// What the quota makes of a request that would be refused.
+struct Turn {
+    /// The idle engine is to be looked at again.
+    replenishes: bool,
+    /// It runs as one of those that do so.
+    warms: bool,
+    explores: bool,
+}
+
 impl Controller {
     /// Counts, rather than draws: the quota is the same in every run, and never exceeded over any stretch.
     ///
@@ -21,23 +30,42 @@ impl Controller {
     /// so many is a flood of its own. And none where nothing is known at this level: what is to be learnt then is let in as
     /// [`Lessons`](super::lessons) say.
     pub(super) fn explores(&mut self, assessed: &Decision, snapshot: &Snapshot) -> bool {
-        let every = self.settings.explore_every;
+        let Some(turn) = self.turn(assessed, snapshot) else {
+            return false;
+        };
+        self.misfits += 1;
+        self.barren += 1;
+        if turn.replenishes {
+            self.warmed = 0;
+        }
+        self.warmed += u32::from(turn.warms);
+        turn.explores
+    }
+
+    /// Whether [`Self::explores`] would say so; changes nothing.
+    pub(super) fn would_explore(&self, assessed: &Decision, snapshot: &Snapshot) -> bool {
+        self.turn(assessed, snapshot).is_some_and(|t| t.explores)
+    }
+
+    /// `None` where there is no quota.
+    fn turn(&self, assessed: &Decision, snapshot: &Snapshot) -> Option<Turn> {
+        let every = u64::from(self.settings.explore_every);
         let nothing_known = matches!(
             assessed.bound_ms,
             Err(NoBound::Unfitted | NoBound::TooFew(_))
         );
         if every == 0 || nothing_known {
-            return false;
+            return None;
         }
-        let turn = (self.misfits + u64::from(self.settings.explore_seed)) % u64::from(every);
-        self.misfits += 1;
-        self.barren += 1;
-        if self.is_learner() && self.barren.is_multiple_of(BARREN * u64::from(every)) {
-            self.warmed = 0;
-        }
-        let warms = self.warmed < every && self.is_idle(snapshot);
-        self.warmed += u32::from(warms);
-        warms || (turn == 0 && self.exploring == 0)
+        let is_next = (self.misfits + u64::from(self.settings.explore_seed)).is_multiple_of(every);
+        let replenishes = self.is_learner() && (self.barren + 1).is_multiple_of(BARREN * every);
+        let is_cold = replenishes || self.warmed < self.settings.explore_every;
+        let warms = is_cold && self.is_idle(snapshot);
+        Some(Turn {
+            replenishes,
+            warms,
+            explores: warms || (is_next && self.exploring == 0),
+        })
     }
 
     /// An engine with nothing to do, in a state that was never calibrated: who runs on it holds nobody up, and what

@@ -5,9 +5,9 @@
 //! is why it is not part of the decision.
 
 use super::calibration::Alpha;
-use super::controller::Controller;
-use super::policy::{Decision, Request};
-use super::snapshot::Snapshot;
+use super::controller::{Controller, NoBound};
+use super::policy::{Decision, Request, Verdict};
+use super::snapshot::{AdmitContext, Snapshot};
 use crate::logic::admission::spread_s;
 
 /// The loosest confidence worth offering: a promise that holds every other time.
@@ -43,35 +43,47 @@ impl Controller {
     ) -> CounterOffer {
         let alpha = asked.alpha;
         let engine = self.ledger.with_unseen(snapshot);
+        // Who would be refused by an idle engine as well is told what fits that as well: the pace of one that was busy
+        // until now is often the better one, and the offer would not hold for a second.
+        let infeasible = asked.verdict == Verdict::Infeasible;
+        let fits = |context: &AdmitContext, bound_ms: Result<f64, NoBound>, alpha: Alpha| {
+            let idle = || self.idle_bound(context, alpha);
+            self.fits(bound_ms, request.budget_ms)
+                && (!infeasible || idle().is_ok_and(|u| u <= request.budget_ms))
+        };
 
         let shorter = |max_tokens| {
             let mut context = request.context;
             context.max_tokens = max_tokens;
-            let bound_ms = self.predict(&context, &engine, alpha).bound_ms;
-            self.fits(bound_ms, request.budget_ms)
+            fits(
+                &context,
+                self.predict(&context, &engine, alpha).bound_ms,
+                alpha,
+            )
         };
         let max_tokens = last(0, request.context.max_tokens, shorter);
 
         let broken_min = (1000.0 * alpha.get()).floor() as u32;
         let confidence = asked.estimate.as_ref().and_then(|estimate| {
             // Bisected from the loose end: the last step towards the asked one that still fits.
-            let fits = |steps: u32| {
+            let looser = |steps: u32| {
                 Alpha::new(f64::from(PERMILLE_BROKEN_MAX - steps) / 1000.0).is_some_and(|looser| {
                     let bound_ms = self.bound(&asked.features, estimate, looser);
-                    self.fits(bound_ms, request.budget_ms)
+                    fits(&request.context, bound_ms, looser)
                 })
             };
             let steps = PERMILLE_BROKEN_MAX.checked_sub(broken_min)?;
-            let loosest = fits(0).then_some(0);
-            last(0, steps, fits)
+            let loosest = looser(0).then_some(0);
+            last(0, steps, looser)
                 .or(loosest)
                 .map(|s| f64::from(1000 - PERMILLE_BROKEN_MAX + s) / 1000.0)
         });
 
-        let budget_ms = asked
-            .bound_ms
-            .ok()
-            .map(|u| (u / self.threshold()).ceil() as u64);
+        let budget_ms = asked.bound_ms.ok().map(|u| {
+            let idle = self.idle_bound(&request.context, alpha).ok();
+            let idle = idle.filter(|_| infeasible).unwrap_or(0.0);
+            (u / self.threshold()).max(idle).ceil() as u64
+        });
         CounterOffer {
             max_tokens,
             confidence,
@@ -133,6 +145,53 @@ mod tests {
         }
         assert_eq!(last(0, 0, |_| true), None);
         assert_eq!(last(0, 1, |_| true), None);
+    }
+
+    /// The pace of an engine that was busy until now is not that of an idle one, which it soon is.
+    #[test]
+    fn what_an_idle_engine_offers_it_still_offers_a_moment_later() {
+        let mut c = controller(without_exploring());
+        let later = Snapshot::idle(engine(6).pace);
+        c.set_idle(later.pace);
+        let now = Snapshot::idle(IDLE);
+        let mut rng = SplitMix64::new(9);
+        let (mut offers, mut longer) = (0, 0);
+        for _ in 0..300 {
+            let r = Request {
+                context: context(&mut rng),
+                ..request(0, 100.0 + 1000.0 * rng.unit())
+            };
+            let refused = c.decide(&r, &now);
+            if refused.verdict != Verdict::Infeasible {
+                continue;
+            }
+            let offer = c.counter_offer(&r, &now, &refused);
+            let mut changed = Vec::new();
+            changed.extend(offer.budget_ms.map(|ms| Request {
+                budget_ms: ms as f64,
+                ..r
+            }));
+            changed.extend(offer.max_tokens.map(|max_tokens| Request {
+                context: AdmitContext {
+                    max_tokens,
+                    ..r.context
+                },
+                ..r
+            }));
+            changed.extend(offer.confidence.map(|confidence| Request {
+                alpha: Alpha::new(1.0 - confidence),
+                ..r
+            }));
+            for r in changed {
+                for at in [&now, &later] {
+                    assert_eq!(c.quote(&r, at).verdict, Verdict::Promised, "{r:?}, {at:?}");
+                }
+                offers += 1;
+            }
+            let idle = c.idle_bound(&r.context, refused.alpha).unwrap();
+            longer += u32::from(idle > 1.01 * refused.bound_ms.unwrap());
+        }
+        assert!(offers > 100 && longer > 20, "{offers} {longer}");
     }
 
     #[test]

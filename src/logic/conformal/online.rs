@@ -104,8 +104,9 @@ impl Point {
 struct Group {
     recent: VecDeque<Scored>,
     scores: Scores,
-    /// Working α over nominal α, at most [`FACTOR_MAX`]; at 0 and below the bound is the largest score's.
-    factor: f64,
+    /// Working α over nominal α, at most [`FACTOR_MAX`]; at 0 and below the bound is the largest score's. One of the
+    /// deployed level and stricter ones, and one of looser ones: what those keep too easily would loosen the others.
+    factors: [f64; 2],
     /// A promise was judged since the last completion without one.
     judged: bool,
     /// The score at the deployed level, as of the last change.
@@ -143,7 +144,7 @@ impl Calibrator {
                 Group {
                     scores: recent.iter().copied().collect(),
                     recent: recent.into(),
-                    factor: 1.0,
+                    factors: [1.0; 2],
                     judged: false,
                     deployed: Err(TooFew { needed: 0 }),
                 }
@@ -231,7 +232,7 @@ impl Calibrator {
         let window = self.config.adaptation.window().unwrap_or(usize::MAX);
         for group in &mut self.groups {
             group.recent.clear();
-            group.factor = group.factor.min(UNTESTED);
+            group.factors = group.factors.map(|f| f.min(UNTESTED));
         }
         for p in points {
             let at = self.classes.group(p.max_tokens, p.load);
@@ -253,9 +254,11 @@ impl Calibrator {
             let step = 1.0 / f64::from(horizon.max(1));
             let broken = step / (AIM * alpha.get());
             let at = self.group(x);
+            let looser = self.is_looser(alpha);
             let group = &mut self.groups[at];
-            let factor = group.factor + step - if kept { 0.0 } else { broken };
-            group.factor = factor.clamp(-broken, FACTOR_MAX);
+            let factor = &mut group.factors[usize::from(looser)];
+            *factor += step - if kept { 0.0 } else { broken };
+            *factor = factor.clamp(-broken, FACTOR_MAX);
             group.judged = true;
             self.changed(at);
         }
@@ -267,11 +270,16 @@ impl Calibrator {
         if let Adaptation::Adaptive { horizon, .. } = self.config.adaptation {
             let at = self.group(x);
             let group = &mut self.groups[at];
-            if !std::mem::take(&mut group.judged) && group.factor < 1.0 {
-                group.factor = (group.factor + 1.0 / f64::from(horizon.max(1))).min(1.0);
+            if !std::mem::take(&mut group.judged) {
+                let step = 1.0 / f64::from(horizon.max(1));
+                group.factors = group.factors.map(|f| f.max((f + step).min(1.0)));
                 self.changed(at);
             }
         }
+    }
+
+    fn is_looser(&self, alpha: Alpha) -> bool {
+        self.deployed.is_some_and(|deployed| alpha > deployed)
     }
 
     fn changed(&mut self, group: usize) {
@@ -283,9 +291,10 @@ impl Calibrator {
     /// The group's score at the level that the promises' record has made of the nominal one.
     fn working(&self, group: &Group, alpha: Alpha) -> Result<f64, TooFew> {
         let nominal = self.quantile(group, alpha)?;
+        let factor = group.factors[usize::from(self.is_looser(alpha))];
         Ok(match self.config.adaptation {
             Adaptation::Static | Adaptation::Rolling { .. } => nominal,
-            Adaptation::Adaptive { .. } => Alpha::new((alpha.get() * group.factor).min(0.5))
+            Adaptation::Adaptive { .. } => Alpha::new((alpha.get() * factor).min(0.5))
                 .and_then(|working| group.scores.quantile(working).ok())
                 .or(group.scores.max())
                 .unwrap_or(nominal),

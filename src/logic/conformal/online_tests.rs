@@ -138,6 +138,32 @@ fn broken_promises_are_redeemed_by_kept_ones_alone_and_one_by_one() {
     assert_eq!(redeemed_after(c, a, 2, explored), two);
 }
 
+/// Who asks for little confidence gets more than that where little is promised at it; that says nothing of the deployed
+/// level. And what is broken there says nothing of the looser ones.
+#[test]
+fn the_record_of_looser_levels_is_kept_apart() {
+    let points = points(&mut SplitMix64::new(1), 256);
+    let adaptation = CalibratorConfig::default().adaptation;
+    let [loose, deployed, strict] = [0.5, 0.1, 0.05].map(|a| Alpha::new(a).unwrap());
+    let mut c = calibrator(adaptation, &points).deployed_at(deployed);
+    let x = at_load(0.0);
+    let all =
+        |c: &Calibrator| [loose, deployed, strict].map(|a| c.bound(&x, &ESTIMATE, a).unwrap());
+    let before = all(&c);
+    (0..50).for_each(|_| c.judge(&x, loose, false));
+    let after = all(&c);
+    assert!(
+        after[0] > before[0] && after[1..] == before[1..],
+        "{after:?}"
+    );
+    (0..5).for_each(|_| c.judge(&x, strict, false));
+    let last = all(&c);
+    assert!(
+        last[0] == after[0] && last[1] > after[1] && last[2] > after[2],
+        "{last:?}"
+    );
+}
+
 #[test]
 fn a_model_that_no_promise_has_tested_starts_careful() {
     let points = points(&mut SplitMix64::new(1), 256);

@@ -219,12 +219,15 @@ impl Controller {
         }
     }
 
-    /// What the decision would be, the exploration quota apart; changes nothing. [`Self::settle`] comes first.
+    /// What the decision would be; changes nothing. [`Self::settle`] comes first.
     #[must_use]
     pub fn quote(&self, request: &Request, snapshot: &Snapshot) -> Decision {
         let assessed = self.assess(request, snapshot);
         let verdict = match assessed.verdict {
-            refusal if !refusal.admits() && self.is_free_to_learn(&assessed, snapshot) => {
+            verdict if verdict.admits() => verdict,
+            _ if self.would_explore(&assessed, snapshot)
+                || self.is_free_to_learn(&assessed, snapshot) =>
+            {
                 Verdict::Explored
             }
             verdict => self.fallback(verdict),

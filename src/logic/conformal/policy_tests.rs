@@ -215,11 +215,10 @@ fn explores_one_in_so_many_refusals_before_the_other_answers() {
     });
     let verdicts: Vec<Verdict> = (0..100)
         .map(|i| {
-            c.decide(
-                &request(400, if i % 2 == 0 { 300.0 } else { 4000.0 }),
-                &engine(40),
-            )
-            .verdict
+            let r = request(400, if i % 2 == 0 { 300.0 } else { 4000.0 });
+            let quoted = c.quote(&r, &engine(40)).verdict;
+            assert_eq!(c.decide(&r, &engine(40)).verdict, quoted);
+            quoted
         })
         .collect();
     let explored = |v: &[Verdict]| v.iter().filter(|v| **v == Verdict::Explored).count();
@@ -239,7 +238,12 @@ fn after_a_start_so_many_run_on_an_idle_engine_and_none_on_a_busy_one() {
         ..Settings::at(alpha(0.05))
     });
     let mut explored = |load: u32| {
-        let decided = (0..100).map(|_| c.decide(&request(400, 300.0), &engine(load)).verdict);
+        let decided = (0..100).map(|_| {
+            let r = request(400, 300.0);
+            let quoted = c.quote(&r, &engine(load)).verdict;
+            assert_eq!(c.decide(&r, &engine(load)).verdict, quoted);
+            quoted
+        });
         decided.filter(|v| *v == Verdict::Explored).count()
     };
     assert_eq!(explored(10), 10);
