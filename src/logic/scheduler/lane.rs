@@ -6,7 +6,7 @@
 //! ([`STEPS`]). So what a promise must allow for is known in advance, and bounds that were calibrated without a lane
 //! hold with one.
 //!
-//! What a promise need not feel is lent besides: idle time that was kept ([`Spare`]), as far as every promised request
+//! What a promise need not feel is lent besides: idle time that was kept (`spare.rs`), as far as every promised request
 //! would still be done in good time if it used all of its cap.
 
 use super::Sequence;
