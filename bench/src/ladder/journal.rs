@@ -147,11 +147,19 @@ impl Journal {
 
     /// What is published of them; of nothing, nothing.
     pub fn canaries(&self) -> Option<Songs> {
-        let songs = self.songs();
+        Songs::of(self.attempts.iter())
+    }
+}
+
+impl Songs {
+    /// Those of these attempts; `None` without any.
+    pub fn of<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Option<Self> {
+        let mut songs = Vec::new();
         let mut by_rung: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for a in &self.attempts {
-            let of = by_rung.entry(a.rung.clone()).or_default();
-            of.extend([a.weather.before_ms, a.weather.after_ms]);
+        for a in attempts {
+            let both = [a.weather.before_ms, a.weather.after_ms];
+            songs.extend(both);
+            by_rung.entry(a.rung.clone()).or_default().extend(both);
         }
         let mean = |v: &Vec<f64>| v.iter().sum::<f64>() / v.len() as f64;
         let means: BTreeMap<String, f64> =
@@ -161,7 +169,7 @@ impl Journal {
             spread.max / spread.min - 1.0
         };
         let between: Vec<f64> = means.values().copied().collect();
-        (!songs.is_empty()).then(|| Songs {
+        (!songs.is_empty()).then(|| Self {
             n: songs.len(),
             over_the_sweep_ms: Spread::of(&songs),
             range: range(&songs),

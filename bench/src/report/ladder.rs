@@ -6,6 +6,7 @@
 //! others have cells that were disturbed.
 
 mod again;
+mod canaries;
 mod capacity;
 pub mod contrast;
 pub mod figures;
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::ladder::journal::{self, Attempt, Part};
+use crate::ladder::journal::{self, Attempt, Part, Songs};
 use crate::ladder::plan::Plan;
 use crate::load::meta::Meta;
 use crate::load::metrics::{self, Summary};
@@ -64,6 +65,8 @@ pub struct Ladder {
     pub slo_s: Option<f64>,
     /// Cells that its sweep is to have, if it is one's.
     planned: Option<usize>,
+    /// What the sweep's canaries say, if it is one's.
+    songs: Option<Songs>,
     /// What its cost model is from.
     calibration: Option<PathBuf>,
     /// By rung, rate and seed.
@@ -95,6 +98,7 @@ pub const TABLES: &[(&str, &str, Render)] = &[
     ("knobs", "One setting changed at a time", knobs::table),
     ("verdicts", "Against the default", knobs::verdicts),
     ("again", "Cells that were run again", again::table),
+    ("canaries", "The machine's pace", canaries::table),
     ("figures", "Figures", figures::table),
     ("speed", "The generator itself", speed::table),
 ];
@@ -185,6 +189,7 @@ impl Ladder {
             is_comparison: folder.join(COMPARISON).exists(),
             slo_s,
             planned: Plan::cells_of(folder)?,
+            songs: Songs::of(attempts.iter().filter(|a| a.part == Part::Cell)),
             calibration: twin::calibration(folder),
             cells,
             repeats: cells_in(&folder.join("anchors"), Part::Anchor)?,
