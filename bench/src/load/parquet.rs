@@ -2,7 +2,7 @@
 //! not tell is null. The file appears whole or not at all.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -34,6 +34,18 @@ pub fn write(path: &Path, records: &[Record]) -> Result<()> {
     writer.write(&batch)?;
     writer.close()?;
     std::fs::rename(&part, path).with_context(|| format!("writing {}", path.display()))
+}
+
+/// An option that names a file of records: the metadata beside it, `.json`, would take the place of any other.
+///
+/// # Errors
+/// For one that does not end in `.parquet`.
+pub fn records_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().is_some_and(|e| e == "parquet") {
+        true => Ok(path),
+        false => Err("it does not end in .parquet".into()),
+    }
 }
 
 /// Reads a file of [`write()`]'s.

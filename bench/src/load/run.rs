@@ -80,7 +80,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub ignore_eos: bool,
     /// Parquet file for the records; the metadata goes beside it, as .json.
-    #[arg(long)]
+    #[arg(long, value_parser = parquet::records_file)]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub limits: Limits,

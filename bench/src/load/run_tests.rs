@@ -281,3 +281,16 @@ fn what_cannot_be_run_is_said_at_once_and_by_its_name() {
     let error = format!("{:#}", stub.unwrap_err());
     assert!(error.contains(&format!("--listen {listen}")), "{error}");
 }
+
+/// The metadata took the place of the records.
+#[test]
+fn records_go_to_a_parquet_file_or_nowhere() {
+    use super::parquet::records_file;
+    for name in ["x.json", "x", "x.parquet.json", ".parquet", ""] {
+        assert!(
+            records_file(name).unwrap_err().contains(".parquet"),
+            "{name}"
+        );
+    }
+    assert!(records_file("a.b/x.1.parquet").is_ok());
+}

@@ -8,6 +8,7 @@
 mod again;
 mod canaries;
 mod capacity;
+mod caveats;
 pub mod contrast;
 pub mod figures;
 mod goodput;

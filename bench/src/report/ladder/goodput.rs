@@ -1,7 +1,7 @@
 //! What was completed within the SLO, of what was offered, beside what was refused and why.
 
-use super::Ladder;
 use super::metric::{GOODPUT, Metric, OF_ADMITTED, OF_ALL, SHED};
+use super::{Ladder, caveats};
 use crate::report::markdown::{Table, counts};
 
 const COLUMNS: [&Metric; 4] = [&GOODPUT, &OF_ALL, &OF_ADMITTED, &SHED];
@@ -43,6 +43,6 @@ pub fn table(ladder: &Ladder) -> String {
     format!(
         "SLO: the whole answer within {slo_s} s of its intended arrival.\n\n{}\n{}",
         t.text,
-        ladder.notes()
+        ladder.notes() + &caveats::of(ladder)
     )
 }

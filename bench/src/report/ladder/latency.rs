@@ -1,7 +1,7 @@
 //! Latency against offered load, a row for each rung and rate.
 
-use super::Ladder;
 use super::metric::{E2E_P50, E2E_P99, FRAME_GAP_P99, IN_FLIGHT, Metric, TTFT_P50, TTFT_P99};
+use super::{Ladder, caveats};
 use crate::report::markdown::Table;
 
 const COLUMNS: [&Metric; 6] = [
@@ -32,4 +32,5 @@ pub fn table(ladder: &Ladder) -> String {
     t.text
         + "\nNearest-rank percentiles of n requests, by seed: median (lowest–highest). ≥: clients gave up.\n"
         + &ladder.notes()
+        + &caveats::of(ladder)
 }

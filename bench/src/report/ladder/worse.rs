@@ -36,6 +36,8 @@ struct Change {
     by: f64,
     /// No seed of the one rung is where a seed of the other is.
     is_apart: bool,
+    /// One has no spread to be beyond.
+    seeds: usize,
 }
 
 pub fn table(ladder: &Ladder) -> String {
@@ -66,7 +68,12 @@ pub fn table(ladder: &Ladder) -> String {
                 worst.before.show(digits),
                 worst.after.show(digits),
                 percent(worst, metric.less_is_worse),
-                if worst.is_apart { "yes" } else { "no" }.to_owned(),
+                match (worst.is_apart, worst.seeds) {
+                    (_, 1) => "–",
+                    (true, _) => "yes",
+                    (false, _) => "no",
+                }
+                .to_owned(),
                 loads.join(", "),
             ]);
         }
@@ -105,6 +112,7 @@ fn changes(ladder: &Ladder, from: &str, to: &str, metric: &Metric) -> Vec<Change
             after: b,
             by,
             is_apart,
+            seeds: after.cells.len().min(same.cells.len()),
         })
     };
     ladder.points_of(to).filter_map(of).collect()
