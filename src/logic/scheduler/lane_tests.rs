@@ -216,6 +216,7 @@ proptest! {
     #[test]
     fn what_is_lent_is_nobodys_loss(dues_ms in prop::collection::vec(500u64..4000, 1..4)) {
         let mut keeper = keeper();
+        keeper.pass(Timestamp(0), None);
         keeper.pass(NOW, None);
         let mut s = scheduler();
         for due_ms in &dues_ms {

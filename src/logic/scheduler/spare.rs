@@ -17,14 +17,15 @@ const MOST_US: f64 = 5e6;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spare {
     us: f64,
-    looked_at: Timestamp,
+    /// Nothing is known of the time before the first look.
+    looked_at: Option<Timestamp>,
 }
 
 impl Spare {
     /// Takes in that it is `now`, and whether promised requests were computed since this was said last.
     pub fn pass(&mut self, now: Timestamp, promised: bool) {
-        let passed = now.since(self.looked_at).as_micros() as f64;
-        self.looked_at = now;
+        let since = self.looked_at.replace(now).unwrap_or(now);
+        let passed = now.since(since).as_micros() as f64;
         let change = if promised { -BUSY_COSTS } else { 1.0 } * passed;
         self.us = (self.us + change).clamp(0.0, MOST_US);
     }
@@ -49,6 +50,7 @@ mod tests {
     /// Turns of `period` ms, `busy` of which promised requests take.
     fn after(busy: u64, period: u64) -> f64 {
         let mut spare = Spare::default();
+        spare.pass(Timestamp(0), false);
         for turn in 0..10_000 {
             let from = turn * period;
             spare.pass(Timestamp(1000 * (from + busy)), true);
@@ -69,7 +71,9 @@ mod tests {
     #[test]
     fn it_is_spent_once() {
         let mut spare = Spare::default();
-        spare.pass(Timestamp(1000), false);
+        spare.pass(Timestamp(7000), false);
+        assert_eq!(spare.us(), 0.0, "nobody looked");
+        spare.pass(Timestamp(8000), false);
         assert_eq!(
             [700.0, 700.0, 700.0].map(|us| spare.take(us)),
             [700.0, 300.0, 0.0]
