@@ -19,7 +19,8 @@ use crate::load::soundness::{self, Unsound};
 use crate::provenance;
 use crate::serving::Serving;
 
-/// A disturbed cell is run again so many times, however often its sweep is resumed; what is then still disturbed is kept and flagged.
+/// A disturbed cell is run again so many times, however often its sweep is resumed; what is then still disturbed is kept
+/// and flagged.
 const AGAIN: usize = 2;
 /// Seconds that a cell takes beside its arrivals: the start of the daemon, the songs, the last answers.
 const BESIDE_S: f64 = 5.0;

@@ -2,8 +2,8 @@
 //!
 //! A request of the lane that comes beside a single reply of somebody else would wait for it on an engine that has
 //! been idle half of the time, and miss what it would have made on a server without lanes. So idle time can be used
-//! later, beside promised requests. Below saturation that makes the lane as good as no lane; beyond it nothing is left
-//! over.
+//! later, beside promised requests. Well below saturation that makes the lane about as good as no lane. Beyond it hardly any
+//! is left over, but what an earlier calm has left, and the pauses between promised requests, still cost some promises.
 
 use crate::logic::time::Timestamp;
 

@@ -271,6 +271,12 @@ fn what_got_worse_is_listed_with_its_worst_load_and_what_got_better_is_not() {
         ("10", "+33%", "yes", "10")
     );
     assert!(!table.contains("goodput"), "{table}");
+    // One seed has no spread to be beyond.
+    let mut single = small();
+    single.cells.retain(|c| c.seed == 0);
+    let table = worse::table(&single);
+    let e2e = row(&table, "| rung1-a → rung2-b | E2E p50");
+    assert_eq!((e2e[6], e2e[7]), ("+33%", "–"));
 }
 
 #[test]
